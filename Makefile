@@ -1,0 +1,38 @@
+# Everything a newcomer needs: `make demo`, `make test`. Both create the environment first.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+
+help:  ## what can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
+
+# The stamp makes a second `make` instant; it is older than pyproject.toml when dependencies changed.
+$(VENV)/.installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "rayfl needs Python 3.11 or newer; say which with: make PYTHON=python3.12" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+install: $(VENV)/.installed  ## the environment in .venv with rayfl in it
+
+demo: $(VENV)/.installed  ## FedAC finds planted clusters in the digits; the last line is the run folder
+	@$(BIN)/rayfl run
+
+format: $(VENV)/.installed  ## put the code into its format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lint: $(VENV)/.installed  ## format, lint and types, as CI checks them
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: lint  ## format, lint, types and all tests
+	$(BIN)/python -m pytest
+
+clean:  ## forget the environment and the caches
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+.PHONY: help install demo format lint test clean

@@ -1,0 +1,32 @@
+"""Clustered federated learning, simulated on Ray: `run` a config, `load` its results as DataFrames."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rayfl.version import __version__
+
+if TYPE_CHECKING:
+    from rayfl.config import Config
+    from rayfl.results import Run
+
+__all__ = ["__version__", "load", "run"]
+
+
+def run(config: "str | Path | Mapping[str, Any] | Config | None" = None, **overrides: Any) -> "Run":
+    """Run a simulation and return its results.
+
+    `config` is a YAML file, a mapping, or nothing for the embedded default. Overrides are top-level keys with
+    values or mappings (`rounds=5, method={"name": "fedavg"}`), or dotted keys (`**{"method.name": "fedavg"}`).
+    """
+    from rayfl.config import load_config
+    from rayfl.simulation import simulate
+
+    return simulate(load_config(config, overrides))
+
+
+def load(path: "str | Path") -> "Run":
+    """Read a run's folder, finished or still running."""
+    from rayfl.results import load as load_run
+
+    return load_run(path)

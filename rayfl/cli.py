@@ -1,0 +1,147 @@
+"""The commands: `rayfl run | partition | methods | doctor`. Errors that a user can mend are one line each."""
+
+import importlib.metadata
+import platform
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from rayfl.config import Config, load_config
+from rayfl.errors import InputError, RayflError
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Clustered federated learning, simulated on Ray.",
+)
+Arguments = Annotated[list[str] | None, typer.Argument(metavar="[CONFIG.yaml] [key=value ...]", show_default=False)]
+
+
+def main() -> None:
+    """Run a command; exit with 2 for bad input, 1 for a run that failed, 130 when interrupted."""
+    # `method.name: my_file:MyMethod` finds files of the folder one is in, as `python my_script.py` would.
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        app()
+    except InputError as error:
+        for line in error.lines:
+            print(f"error: {line}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except RayflError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+
+
+@app.command()
+def run(arguments: Arguments = None) -> None:
+    """Run a simulation. Without a config: FedAC on scikit-learn's digits, in under a minute."""
+    from rayfl.screen import Screen
+    from rayfl.simulation import simulate
+
+    simulate(_config(arguments), Screen())
+
+
+@app.command()
+def partition(
+    arguments: Arguments = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="draw it into this file")] = None,
+) -> None:
+    """Show who gets what, before any training."""
+    from rayfl.analysis.partition_figure import draw_partition
+    from rayfl.data import make_partition
+    from rayfl.data.sources import load_dataset
+
+    config = _config(arguments)
+    dataset = load_dataset(config.data, config.seed, config.partition.column)
+    made = make_partition(config.partition, dataset, config.seed)
+    counts = made.label_counts(dataset, "all")
+    shown = min(made.clients, 40)
+    table = Table(
+        title=f"{config.partition.kind}: {made.clients} clients, {counts.sum()} of {len(dataset.labels)} samples"
+    )
+    for name in ("client", "cluster", "train", "test", "labels (class:samples)"):
+        table.add_column(name, justify="left" if name.startswith("labels") else "right")
+    for client in range(shown):
+        labels = " ".join(f"{k}:{n}" for k, n in enumerate(counts[client]) if n)
+        cluster = "-" if made.true_cluster is None else str(made.true_cluster[client])
+        table.add_row(str(client), cluster, str(made.n_train[client]), str(made.n_test[client]), labels)
+    console = Console(highlight=False)
+    console.print(table)
+    if shown < made.clients:
+        console.print(f"... and {made.clients - shown} more")
+    for name, sizes in (("train", made.n_train), ("test", made.n_test)):
+        console.print(f"{name}: {sizes.min()} to {sizes.max()} samples per client, mean {sizes.mean():.1f}")
+    if made.true_cluster is not None:
+        console.print(f"clients per true cluster: {np.bincount(made.true_cluster).tolist()}")
+    if output is not None:
+        draw_partition(made, dataset, output)
+        print(output)
+
+
+@app.command()
+def methods() -> None:
+    """List every method with its options."""
+    from rayfl.methods import METHODS
+
+    console = Console(highlight=False)
+    for name, method in METHODS.items():
+        summary = (method.__doc__ or "").strip().splitlines()[0]
+        console.print(f"[bold]{name}[/bold]  {summary}  [dim]({method.paper})[/dim]")
+        for key, field in method.Options.model_fields.items():
+            console.print(f"    method.{key}={field.default}  [dim]{field.description}[/dim]")
+
+
+@app.command()
+def doctor(arguments: Arguments = None) -> None:
+    """Say what Ray offers here, how many actors fit, and what would go wrong."""
+    from rayfl.federation.ray_cluster import actors_that_fit, advice, connected, nodes
+
+    config = _config(arguments)
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(
+        f"python {platform.python_version()}, "
+        + ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("rayfl", "ray", "torch", "pyarrow"))
+    )
+    clients = _check(config, console)
+    with connected(config.ray):
+        for node in nodes(config.ray):
+            console.print(
+                f"node {node.name}: {node.cpus:g} CPUs, {node.gpus:g} GPUs, room for {node.actors} client actors"
+            )
+        console.print(f"this run would use {actors_that_fit(config.ray, clients)} client actors for {clients} clients")
+    warnings = advice(config.ray)
+    for warning in warnings:
+        console.print(f"warning: {warning}", style="yellow")
+    console.print("nothing would go wrong" if not warnings else "it would run")
+
+
+def _check(config: Config, console: Console) -> int:
+    from rayfl.simulation import prepare
+
+    prepared = prepare(config)
+    console.print(
+        f"{config.data.source}: {len(prepared.dataset.labels)} samples, {prepared.dataset.classes} classes;"
+        f" {config.model.name}: {prepared.facts.layout.parameters:,} parameters"
+    )
+    return prepared.partition.clients
+
+
+def _config(arguments: list[str] | None) -> Config:
+    arguments = arguments or []
+    file: Any = None
+    if arguments and "=" not in arguments[0]:
+        file, arguments = arguments[0], arguments[1:]
+    return load_config(file, arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,448 @@
+"""The configuration: one typed tree. YAML, dotted overrides and Python keywords in; resolved YAML out.
+
+Every fault becomes one line that names the key, the value, what is allowed and the closest valid name. What a
+method's own options mean stands with the method; here they are only carried.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+from rayfl.errors import InputError, closest
+
+Source = Literal[
+    "digits",
+    "mnist",
+    "fashion_mnist",
+    "cifar10",
+    "cifar100",
+    "svhn",
+    "image_folder",
+    "npz",
+    "parquet",
+    "text",
+]
+PartitionKind = Literal["iid", "dirichlet", "classes", "cluster_dirichlet", "cluster_classes", "transforms", "natural"]
+
+
+class Section(BaseModel):
+    """A node of the tree: no unknown keys, no silent conversions, immutable once read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class DataConfig(Section):
+    """Where the samples come from."""
+
+    source: Source = Field("digits", description="the data set, or the kind of file it is in")
+    root: str | None = Field(
+        None, description="folder of the downloaded sets (mnist ... svhn); default: $RAYFL_DATA, else ./data"
+    )
+    path: str | None = Field(None, description="file or folder of an image_folder, npz, parquet or text source")
+    label: str = Field("label", description="parquet: the column with the class of each row")
+    window: int = Field(80, ge=1, description="text: how many characters are seen before the next one")
+    stride: int = Field(1, ge=1, description="text: characters between the starts of two windows")
+    limit: int | None = Field(None, ge=2, description="take only so many samples, drawn by the seed")
+
+    @model_validator(mode="after")
+    def _path_where_needed(self) -> "DataConfig":
+        if self.source in ("image_folder", "npz", "parquet", "text") and self.path is None:
+            raise ValueError(f"data.path is missing: data.source={self.source} reads a file or folder, say which")
+        if self.path is not None and self.source not in ("image_folder", "npz", "parquet", "text"):
+            raise ValueError(f"data.path={self.path} is not used by data.source={self.source}: use data.root")
+        return self
+
+
+#: Which keys each kind of partition reads, with their defaults; all kinds read clients, samples, test.
+PARTITION_KEYS: dict[str, dict[str, Any]] = {
+    "iid": {},
+    "dirichlet": {"alpha": 0.1},
+    "classes": {"classes": 2},
+    "cluster_dirichlet": {"clusters": 5, "alpha_cluster": 0.1, "alpha_client": 10.0},
+    "cluster_classes": {"clusters": 5, "classes_cluster": 3, "classes_client": 2},
+    "transforms": {"transform": "rotation", "clusters": None},
+    "natural": {"column": None},
+}
+_CLUSTERED = ("cluster_dirichlet", "cluster_classes", "transforms")
+_TRANSFORM_CLUSTERS = {"rotation": 4, "inversion": 2, "label_permutation": 4}
+
+
+class PartitionConfig(Section):
+    """Who gets which samples."""
+
+    kind: PartitionKind = "transforms"
+    clients: int | None = Field(None, ge=1, description="number of clients (20); natural: take only so many")
+    clusters: int | None = Field(None, ge=1, description="number of planted clusters")
+    cluster_sizes: list[int] | None = Field(None, description="clients per cluster, instead of clusters of equal size")
+    samples: list[int] | None = Field(None, description="[min, max] samples per client, training and test together")
+    test: float | Literal["official"] = Field(
+        0.2,
+        description="share of each client's samples kept for testing, or official: test samples come from the "
+        "source's own test split, with the client's label distribution",
+    )
+    alpha: float | None = Field(None, gt=0, description="dirichlet: concentration of each client's labels")
+    alpha_cluster: float | None = Field(None, gt=0, description="cluster_dirichlet: between clusters")
+    alpha_client: float | None = Field(None, gt=0, description="cluster_dirichlet: within a cluster")
+    classes: int | None = Field(None, ge=1, description="classes: how many classes a client has")
+    classes_cluster: int | None = Field(None, ge=1, description="cluster_classes: classes of a cluster")
+    classes_client: int | None = Field(None, ge=1, description="cluster_classes: of which a client has so many")
+    transform: Literal["rotation", "inversion", "label_permutation"] | None = Field(
+        None, description="transforms: what sets the clusters apart"
+    )
+    column: str | None = Field(None, description="natural: the column that says whose sample it is")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_of_the_kind(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        given = {k: v for k, v in given.items() if v is not None}
+        kind = given.get("kind", "transforms")
+        if kind not in PARTITION_KEYS:
+            return given
+        used = PARTITION_KEYS[kind]
+        clustered = kind in _CLUSTERED
+        for key in {k for keys in PARTITION_KEYS.values() for k in keys} | {"cluster_sizes"}:
+            if key in given and key not in used and not (key == "cluster_sizes" and clustered):
+                kinds = [k for k, keys in PARTITION_KEYS.items() if key in keys] or list(_CLUSTERED)
+                raise ValueError(
+                    f"partition.{key}={given[key]} is not used by partition.kind={kind}"
+                    f" (only by {', '.join(kinds)}): remove it, or change partition.kind"
+                )
+        filled = {k: v for k, v in used.items() if v is not None} | given
+        if kind != "natural":
+            sizes = filled.get("cluster_sizes")
+            filled.setdefault("clients", sum(sizes) if _is_ints(sizes) else 20)
+        if clustered and "cluster_sizes" in given and "clusters" not in given:
+            filled["clusters"] = len(given["cluster_sizes"]) if isinstance(given["cluster_sizes"], list) else 1
+        if kind == "transforms":
+            filled.setdefault("clusters", _TRANSFORM_CLUSTERS.get(filled["transform"]))
+        return filled
+
+    @model_validator(mode="after")
+    def _possible(self) -> "PartitionConfig":
+        if isinstance(self.test, float) and not 0 < self.test < 1:
+            raise ValueError(f"partition.test={self.test} must lie between 0 and 1, or be 'official'")
+        if self.samples is not None and (len(self.samples) != 2 or not 2 <= self.samples[0] <= self.samples[1]):
+            raise ValueError(
+                f"partition.samples={self.samples} must be [min, max] with 2 <= min <= max (one to train, one to test)"
+            )
+        if self.kind == "natural" and self.column is None:
+            raise ValueError("partition.column is missing: partition.kind=natural needs the column with the owner")
+        if self.clusters is not None and self.clients is not None and self.clusters > self.clients:
+            raise ValueError(
+                f"partition.clusters={self.clusters} is more than partition.clients={self.clients}:"
+                " some clusters would have nobody"
+            )
+        if self.cluster_sizes is not None:
+            if min(self.cluster_sizes, default=0) < 1 or sum(self.cluster_sizes) != self.clients:
+                raise ValueError(
+                    f"partition.cluster_sizes={self.cluster_sizes} must be positive and add up to"
+                    f" partition.clients={self.clients} (they add up to {sum(self.cluster_sizes)})"
+                )
+            if len(self.cluster_sizes) != self.clusters:
+                raise ValueError(
+                    f"partition.cluster_sizes={self.cluster_sizes} names {len(self.cluster_sizes)} clusters,"
+                    f" partition.clusters={self.clusters}: leave one of them out"
+                )
+        most = {"rotation": 4, "inversion": 2}.get(self.transform or "")
+        if most and self.clusters is not None and self.clusters > most:
+            raise ValueError(
+                f"partition.clusters={self.clusters} is too many for partition.transform={self.transform}:"
+                f" it has {most} (label_permutation has more)"
+            )
+        if self.classes_cluster and self.classes_client and self.classes_client > self.classes_cluster:
+            raise ValueError(
+                f"partition.classes_client={self.classes_client} is more than"
+                f" partition.classes_cluster={self.classes_cluster}: a client's classes are its cluster's"
+            )
+        return self
+
+
+class ModelConfig(Section):
+    """The network."""
+
+    name: str = Field("digits_cnn", description="a name of the zoo, or package.module:Class")
+    head: str | None = Field(
+        None,
+        description="module that is the head (default: the last fully connected layer); the rest is backbone",
+    )
+    options: dict[str, Any] = Field(default_factory=dict, description="keyword arguments of the network's class")
+
+
+class MethodConfig(Section):
+    """The method's name, and its own options, which the method itself describes and checks."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+
+    name: str = Field("fedac", description="see `rayfl methods`, or package.module:Class")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The method's own options as given."""
+        return dict(self.model_extra or {})
+
+
+class LocalConfig(Section):
+    """What a client does in one round."""
+
+    steps: int | None = Field(None, ge=1, description="optimiser steps per round (10)")
+    epochs: int | None = Field(None, ge=1, description="passes over the client's data, instead of steps")
+    batch_size: int = Field(32, ge=1)
+    lr: float = Field(0.05, gt=0)
+    momentum: float = Field(0.0, ge=0, lt=1)
+    weight_decay: float = Field(0.0, ge=0)
+    lr_decay: float = Field(1.0, gt=0, le=1, description="the learning rate is multiplied by this every round")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _steps_or_epochs(cls, given: Any) -> Any:
+        if isinstance(given, Mapping):
+            if given.get("steps") is not None and given.get("epochs") is not None:
+                raise ValueError(
+                    f"local.steps={given['steps']} and local.epochs={given['epochs']} exclude each other: remove one"
+                )
+            if given.get("steps") is None and given.get("epochs") is None:
+                return {**given, "steps": 10}
+        return given
+
+
+class ParticipationConfig(Section):
+    """How many clients take part in a round."""
+
+    fraction: float | None = Field(None, gt=0, le=1, description="share of the clients in each round's cohort (1.0)")
+    count: int | None = Field(None, ge=1, description="size of the cohort, instead of fraction")
+
+    @model_validator(mode="after")
+    def _fraction_or_count(self) -> "ParticipationConfig":
+        if self.fraction is not None and self.count is not None:
+            raise ValueError(
+                f"participation.fraction={self.fraction} and participation.count={self.count} exclude each other:"
+                " remove one"
+            )
+        return self
+
+
+class EvaluateConfig(Section):
+    """When the models are tested."""
+
+    every: int = Field(1, ge=1, description="test all clients every so many rounds, and after the last")
+
+
+class RayConfig(Section):
+    """The Ray cluster and the shares of it that actors take."""
+
+    address: str | None = Field(
+        None,
+        description="a Ray cluster; default: the Ray of this process, else $RAY_ADDRESS, else a local one",
+    )
+    actors: int | None = Field(None, ge=1, description="number of client actors; default: as many as fit")
+    cpus_per_actor: float = Field(1.0, ge=0)
+    gpus_per_actor: float | None = Field(None, ge=0, description="share of a GPU per actor; use 1/k")
+    actors_per_gpu: int | None = Field(None, ge=1, description="the same as gpus_per_actor = 1/actors_per_gpu")
+    start_timeout: float = Field(120.0, gt=0, description="seconds to wait for the actors to start")
+
+    @model_validator(mode="after")
+    def _one_way_to_say_it(self) -> "RayConfig":
+        if self.gpus_per_actor is not None and self.actors_per_gpu is not None:
+            raise ValueError(
+                f"ray.gpus_per_actor={self.gpus_per_actor} and ray.actors_per_gpu={self.actors_per_gpu} exclude each"
+                " other: remove one"
+            )
+        if self.gpus_per_actor is not None and self.gpus_per_actor > 1 and self.gpus_per_actor % 1:
+            raise ValueError(f"ray.gpus_per_actor={self.gpus_per_actor} must be at most 1, or a whole number of GPUs")
+        return self
+
+    @property
+    def gpu_share(self) -> float:
+        """GPUs per actor, however it was said."""
+        return 1 / self.actors_per_gpu if self.actors_per_gpu else self.gpus_per_actor or 0.0
+
+
+class OutputConfig(Section):
+    """Where results go."""
+
+    dir: str = Field("runs", description="folder, or any pyarrow.fs / fsspec URI, that gets one folder per run")
+
+
+class Config(Section):
+    """Everything a run depends on."""
+
+    name: str | None = Field(None, description="name of the run's folder; default: source-method-seed and the time")
+    seed: int = Field(0, ge=0)
+    rounds: int = Field(60, ge=1)
+    data: DataConfig = DataConfig()
+    partition: PartitionConfig = Field(default_factory=lambda: PartitionConfig.model_validate({}))
+    model: ModelConfig = ModelConfig()
+    method: MethodConfig = MethodConfig()
+    local: LocalConfig = Field(default_factory=lambda: LocalConfig.model_validate({}))
+    participation: ParticipationConfig = ParticipationConfig()
+    evaluate: EvaluateConfig = EvaluateConfig()
+    ray: RayConfig = RayConfig()
+    output: OutputConfig = OutputConfig()
+    federation: Literal["ray", "serial"] = "ray"
+    training: Literal["auto", "loop"] = "auto"
+
+    @model_validator(mode="after")
+    def _cohort_fits(self) -> "Config":
+        count, clients = self.participation.count, self.partition.clients
+        if count is not None and clients is not None and count > clients:
+            raise ValueError(
+                f"participation.count={count} is more than partition.clients={clients}: nobody takes part twice"
+            )
+        if self.name is not None and (not self.name.strip(". ") or set("/\\\0\n") & set(self.name)):
+            raise ValueError(f"name={self.name!r} cannot be a folder: use letters, digits, '-', '_' and '.'")
+        return self
+
+    def cohort_size(self, clients: int) -> int:
+        """How many of `clients` take part in a round: at least one."""
+        if self.participation.count is not None:
+            return min(self.participation.count, clients)
+        return max(1, round((self.participation.fraction or 1.0) * clients))
+
+    def to_yaml(self) -> str:
+        """The resolved config, as it is saved with the run and read back."""
+        return yaml.safe_dump(self.model_dump(exclude_none=True), sort_keys=False, allow_unicode=True)
+
+
+class _YamlLoader(yaml.SafeLoader):
+    """Safe YAML in which 1e-3 is a number; YAML 1.1 would read it as text, and every learning rate is written so."""
+
+
+_YamlLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
+
+
+def load_config(
+    given: str | Path | Mapping[str, Any] | Config | None = None,
+    overrides: Sequence[str] | Mapping[str, Any] = (),
+) -> Config:
+    """Read a config from a YAML file, a mapping or nothing (the embedded default), with overrides on top.
+
+    >>> load_config({"rounds": 5}, ["method.name=fedavg", "seed=3"]).method.name
+    'fedavg'
+    """
+    tree = _tree(given)
+    pairs = [_parse_override(o) for o in overrides] if not isinstance(overrides, Mapping) else overrides.items()
+    for key, value in pairs:
+        _set(tree, key, value)
+    try:
+        return Config.model_validate(tree)
+    except ValidationError as error:
+        raise InputError(*[_line(e) for e in error.errors()]) from None
+
+
+def describe_errors(error: ValidationError, prefix: str, model: type[BaseModel]) -> list[str]:
+    """Turn the faults of one section, checked on its own, into lines whose keys start with `prefix`."""
+    return [_line(e, (prefix,), model) for e in error.errors()]
+
+
+def _tree(given: str | Path | Mapping[str, Any] | Config | None) -> dict[str, Any]:
+    if given is None:
+        return {}
+    if isinstance(given, Config):
+        return given.model_dump(exclude_none=True)
+    if isinstance(given, Mapping):
+        return deepcopy(dict(given))
+    path = Path(given)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not a text file"
+        raise InputError(f"config file {path} cannot be read: {reason}") from None
+    try:
+        tree = yaml.load(text, Loader=_YamlLoader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise InputError(f"config file {path} is not valid YAML{where}: {getattr(error, 'problem', error)}") from None
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise InputError(f"config file {path} must hold keys such as 'rounds: 60', not a {type(tree).__name__}")
+    return tree
+
+
+def _parse_override(text: str) -> tuple[str, Any]:
+    key, sign, value = text.partition("=")
+    if not sign or not key.strip():
+        raise InputError(f"'{text}' is not an override: write key=value, for example method.name=fedavg")
+    try:
+        return key.strip(), yaml.load(value, Loader=_YamlLoader)
+    except yaml.YAMLError:
+        raise InputError(f"{key}={value}: the value is not valid YAML; quote it") from None
+
+
+def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
+    """Set a dotted key; a mapping is merged into what is there, and an either-or key displaces its rival."""
+    *parents, last = dotted.split(".")
+    node = tree
+    for i, parent in enumerate(parents):
+        node = node.setdefault(parent, {})
+        if not isinstance(node, dict):
+            name = ".".join(parents[: i + 1])
+            raise InputError(f"{dotted}={value}: {name} is a value ({node!r}), it has no keys below it")
+    if isinstance(value, Mapping) and isinstance(node.get(last), dict):
+        for key, inner in value.items():
+            _set(node[last], str(key), inner)
+        return
+    for rivals in (("steps", "epochs"), ("fraction", "count"), ("gpus_per_actor", "actors_per_gpu")):
+        if last in rivals and value is not None and parents and parents[-1] in ("local", "participation", "ray"):
+            for rival in rivals:
+                node.pop(rival, None)
+    node[last] = value
+
+
+def _section(model: type[BaseModel], keys: Sequence[str | int]) -> type[BaseModel] | None:
+    for key in keys:
+        field = model.model_fields.get(str(key))
+        if field is None:
+            return None
+        kinds = [field.annotation, *get_args(field.annotation)]
+        model = next((k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)), BaseModel)
+    return model
+
+
+def _line(error: ErrorDetails, prefix: tuple[str, ...] = (), root: type[BaseModel] = Config) -> str:
+    loc = [k for k in error["loc"] if not (isinstance(k, str) and (k.startswith("literal[") or k in _TYPE_TAGS))]
+    key = ".".join([*prefix, *map(str, loc)])
+    value = error["input"]
+    if error["type"] == "value_error":  # our own validators say everything themselves
+        return str(error["ctx"]["error"])
+    if error["type"] == "extra_forbidden":
+        section = _section(root, loc[:-1])
+        allowed = sorted(section.model_fields) if section else []
+        hint = closest(str(loc[-1]), allowed)
+        return f"{key}={value!r}: there is no key '{loc[-1]}'{hint}; allowed: {', '.join(allowed)}"
+    if error["type"] == "literal_error":
+        field = _section(root, loc[:-1])
+        annotation = (
+            field.model_fields[str(loc[-1])].annotation if field and str(loc[-1]) in field.model_fields else None
+        )
+        allowed = _literals(annotation)
+        hint = closest(value, allowed) if isinstance(value, str) else ""
+        return f"{key}={value!r} is not allowed{hint}; allowed: {', '.join(allowed)}"
+    if error["type"] == "missing":
+        return f"{key} is missing: {error['msg'].lower()}"
+    return f"{key}={value!r}: {error['msg'][0].lower()}{error['msg'][1:]}"
+
+
+_TYPE_TAGS = ("float", "int", "str", "bool", "list[int]")
+
+
+def _literals(annotation: Any) -> list[str]:
+    found = []
+    for arg in get_args(annotation):
+        found += [arg] if isinstance(arg, str) else _literals(arg)
+    return found
+
+
+def _is_ints(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(v, int) for v in value)

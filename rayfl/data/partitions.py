@@ -1,0 +1,643 @@
+"""Who gets which samples: one mechanism for all kinds of partition.
+
+Each kind says how many samples a client gets and which classes it wants, in what proportions; `_Deal` then
+deals from one pool per class, and when a pool runs dry, the client gets more of its other classes. All of it
+is whole-number arithmetic on arrays of clients, so 100,000 clients take seconds and sums are exact.
+"""
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+
+from rayfl.config import PartitionConfig
+from rayfl.data.dataset import Dataset, Transform
+from rayfl.errors import InputError
+from rayfl.randomness import Purpose, generator
+
+_STREAM = 0  # sources draw data.limit from another stream of the same purpose
+_DISTINCT_TRIES = 50
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Who gets which samples, as flat arrays: client i has `train[train_offsets[i] : train_offsets[i + 1]]`.
+
+    `true_cluster` is there where clusters are planted. Client i sees its samples through
+    `transforms[transform_of[i]]`.
+    """
+
+    train: np.ndarray
+    train_offsets: np.ndarray
+    test: np.ndarray
+    test_offsets: np.ndarray
+    true_cluster: np.ndarray | None = None
+    transforms: tuple[Transform, ...] = ()
+    transform_of: np.ndarray | None = None
+
+    @property
+    def clients(self) -> int:
+        """How many clients there are."""
+        return len(self.train_offsets) - 1
+
+    @property
+    def n_train(self) -> np.ndarray:
+        """Training samples of each client."""
+        return np.diff(self.train_offsets)
+
+    @property
+    def n_test(self) -> np.ndarray:
+        """Test samples of each client."""
+        return np.diff(self.test_offsets)
+
+    def train_of(self, client: int) -> np.ndarray:
+        """Indices of a client's training samples."""
+        return self.train[self.train_offsets[client] : self.train_offsets[client + 1]]
+
+    def test_of(self, client: int) -> np.ndarray:
+        """Indices of a client's test samples."""
+        return self.test[self.test_offsets[client] : self.test_offsets[client + 1]]
+
+    def transform_for(self, client: int) -> Transform | None:
+        """What sets this client's samples apart, if anything does."""
+        return None if self.transform_of is None else self.transforms[self.transform_of[client]]
+
+    def label_counts(self, dataset: Dataset, split: Literal["train", "test", "all"] = "train") -> np.ndarray:
+        """Samples of each class that a client sees (clients, classes): after its label transform."""
+        counts = np.zeros((self.clients, dataset.classes), dtype=np.int64)
+        if split != "test":
+            counts += _count_labels(dataset, self.train, self.n_train)
+        if split != "train":
+            counts += _count_labels(dataset, self.test, self.n_test)
+        for number, transform in enumerate(self.transforms):
+            if transform.labels is not None and self.transform_of is not None:
+                rows = self.transform_of == number
+                # Class c becomes labels[c], so new class j is the old class argsort(labels)[j].
+                counts[rows] = counts[rows][:, np.argsort(transform.labels)]
+        return counts
+
+
+def make_partition(config: PartitionConfig, dataset: Dataset, seed: int) -> Partition:
+    """Deal the samples of `dataset` to clients. Same seed, same partition; no sample twice, nobody without.
+
+    Train and test samples of one client share one label distribution. With partition.test=official they come
+    from the source's own splits, else every client keeps that share of its samples for testing.
+    """
+    rng = generator(seed, Purpose.PARTITION, _STREAM)
+    official = config.test == "official"
+    if official and (dataset.is_test.all() or not dataset.is_test.any()):
+        raise InputError(
+            "partition.test=official: this source has no training and test split of its own: use a share,"
+            " such as partition.test=0.2"
+        )
+    if config.kind == "natural":
+        return _by_owner(config, dataset, rng)
+    clients = config.clients
+    assert clients is not None  # the config fills it in
+    clusters = _cluster_of_clients(config, clients)
+    transforms = _transforms(config, dataset, rng)
+    transform_of = clusters if transforms else None
+
+    pool = np.flatnonzero(~dataset.is_test) if official else np.arange(len(dataset))
+    held_out = np.flatnonzero(dataset.is_test) if official else np.arange(0)
+    own = config.classes_client or config.classes or 0  # classes of which each client must have a sample
+    floor = max(own, 1 if official else 2)
+    sizes, test_sizes = _drawn_sizes(config, clients, floor, len(pool), len(held_out), rng)
+
+    # Dealing without regard to the class is dealing from one pool of all samples.
+    blind = config.kind in ("iid", "transforms")
+    labels = np.zeros(len(pool), np.int64) if blind else dataset.labels[pool].astype(np.int64)
+    deal = _Deal(config, np.bincount(labels, minlength=1 if blind else dataset.classes), rng)
+    deal.wish = _wish(config, clients, clusters, deal.pools, rng)
+    floors = np.full(clients, floor) if config.samples is None else np.maximum(floor, config.samples[0] - test_sizes)
+    if sizes is None:
+        total = int(deal.pools[(deal.wish.amounts > 0).any(axis=0)].sum())
+        sizes = _raised(share_out(_whole(deal.wish.amounts.sum(1), total), total, rng), floors)
+    counts = deal.fill(sizes, floors)
+    n_samples = counts.sum(1)
+    samples = _by_client_and_label(dataset, _take(counts, pool, labels, rng), n_samples)
+    if config.test != "official":
+        parts = _split(dataset, samples, n_samples, config.test, rng)
+        return _partition(*parts, clusters, transforms, transform_of)
+
+    # The test samples follow the labels that the client has in fact been given to train on.
+    known = _count_labels(dataset, samples, n_samples)
+    labels = dataset.labels[held_out].astype(np.int64)
+    deal = _Deal(config, np.bincount(labels, minlength=dataset.classes), rng)
+    deal.wish = _Wish(known, known > 0 if own else None)
+    if config.samples is None:
+        test_sizes = share_out(n_samples, len(held_out) - clients, rng) + 1
+        floors = np.ones(clients, np.int64)
+    else:
+        floors = np.maximum(1, config.samples[0] - n_samples)
+    counts = deal.fill(test_sizes, floors)
+    test = _take(counts, held_out, labels, rng)
+    return _partition(samples, n_samples, test, counts.sum(1), clusters, transforms, transform_of)
+
+
+def share_out(weights: np.ndarray, totals: np.ndarray | int, rng: np.random.Generator) -> np.ndarray:
+    """Share whole totals out over the last axis in proportion to whole weights.
+
+    Every share is its exact value rounded down or up, right on average, and the shares add up to the total;
+    where the weight is zero the share is. Systematic sampling: the running sums are cut at a random offset.
+
+    >>> share_out(np.array([3, 0, 1]), 8, np.random.default_rng(0)).tolist()
+    [6, 0, 2]
+    """
+    ends = np.cumsum(weights, axis=-1, dtype=np.int64)
+    whole = ends[..., -1:]
+    if (whole == 0).any():
+        raise ValueError("nothing to share by: all weights of a row are zero")
+    cuts = (ends * np.asarray(totals)[..., None] + rng.integers(0, whole)) // whole
+    return np.diff(cuts, axis=-1, prepend=0)
+
+
+@dataclass(frozen=True)
+class _Wish:
+    """Which classes clients want: `amounts` (clients, classes) in proportion.
+
+    If only some classes will do they are `allowed`, and with `labels_each` the client must have each of them.
+    """
+
+    amounts: np.ndarray
+    allowed: np.ndarray | None = None
+    labels_each: int = 0
+
+
+class _Deal:
+    """Counts per client and class that respect sizes, pools and allowed classes."""
+
+    wish: _Wish
+
+    def __init__(self, config: PartitionConfig, pools: np.ndarray, rng: np.random.Generator) -> None:
+        self.config = config
+        self.pools = pools
+        self.rng = rng
+
+    def fill(self, sizes: np.ndarray, floors: np.ndarray) -> np.ndarray:
+        """Give every client its size; where its classes are too scarce for that, less, but never below floor.
+
+        Without partition.samples the sizes are only as even as could be, so nothing of these classes is left.
+        """
+        # Only if all at once leaves somebody below the floor, the floors are served first.
+        for stages in ([sizes], [floors, sizes - floors]):
+            fixed = self._start()
+            for number, stage in enumerate(stages):
+                deficit = stage - fixed.sum(1) if number == 0 else stage.copy()
+                self._grow(deficit)
+                if self.config.samples is not None or stage is floors:  # sizes that nobody asked for may give
+                    self._reroute(deficit)
+            counts = self.counts + fixed
+            if (counts.sum(1) >= floors).all():
+                return counts + self._left_over() if self.config.samples is None else counts
+        raise self._failure(counts.sum(1), floors)
+
+    def _left_over(self) -> np.ndarray:
+        """Samples that the rounding of sizes left behind, for those who may have them; there are few."""
+        extra = np.zeros_like(self.counts)
+        allowed = self.wish.allowed
+        for c in np.flatnonzero(self.spare):
+            if allowed is not None and allowed[:, c].any():
+                extra[:, c] = share_out(allowed[:, c].astype(np.int64), int(self.spare[c]), self.rng)
+        return extra
+
+    def _start(self) -> np.ndarray:
+        """Begin anew; return what is fixed beforehand: one sample of each class that a client must have."""
+        amounts, allowed = self.wish.amounts, self.wish.allowed
+        fixed = np.zeros(amounts.shape, dtype=np.int64)
+        if allowed is not None and self.wish.labels_each:
+            fixed += allowed
+        self.spare = self.pools - fixed.sum(0)
+        self.counts = np.zeros_like(fixed)
+        self.weights = _whole(amounts, int(self.pools.sum()))
+        return fixed
+
+    def _grow(self, deficit: np.ndarray) -> None:
+        """Serve deficits by wish from the open pools; every pass ends it or empties a pool."""
+        while True:
+            rows = np.flatnonzero(deficit)
+            open_pools = self.spare > 0
+            weights = self.weights[rows] * open_pools
+            # Whoever wants only what is gone gets what there is.
+            lost = ~weights.any(axis=1)
+            if lost.any():
+                allowed = self.wish.allowed
+                weights[lost] = self.spare if allowed is None else allowed[rows[lost]] * self.spare
+            can = weights.any(axis=1)
+            rows, weights = rows[can], weights[can]
+            if not len(rows):
+                return
+            given = share_out(weights, deficit[rows], self.rng)
+            asked = given.sum(0)
+            for c in np.flatnonzero(asked > self.spare):
+                given[:, c] = share_out(given[:, c], int(self.spare[c]), self.rng)
+            self.counts[rows] += given
+            deficit[rows] -= given.sum(1)
+            self.spare -= given.sum(0)
+
+    def _reroute(self, deficit: np.ndarray) -> None:
+        """Free scarce classes by chains of exchanges (augmenting paths of a maximum flow, over classes).
+
+        Someone who may have a plentiful class gives up a scarce one for it, and so on until the scarce class
+        is one that a client in deficit may have. If no chain is left, no dealing whatever could serve more.
+        """
+        allowed = self.wish.allowed
+        if allowed is None:
+            return
+        may = allowed.astype(np.int64)
+        # movable[a, b]: units of a whose holders may have b. As floats, for the speed of BLAS; still exact.
+        movable = self.counts.T.astype(np.float64) @ allowed.astype(np.float64) if deficit.any() else np.zeros(0)
+        while deficit.any():
+            path = _chain(may[deficit > 0].sum(axis=0) > 0, movable > 0, self.spare > 0)
+            if path is None:
+                return
+            steps = list(pairwise(path))
+            hungry = deficit * may[:, path[0]]
+            edges = [int(movable[a, b]) for a, b in steps]
+            amount = min(int(hungry.sum()), int(self.spare[path[-1]]), *edges)
+            for a, b in reversed(steps):
+                moved = share_out(self.counts[:, a] * may[:, b], amount, self.rng)
+                self.counts[:, a] -= moved
+                self.counts[:, b] += moved
+            served = share_out(hungry, amount, self.rng)
+            self.counts[:, path[0]] += served
+            deficit -= served
+            self.spare[path[-1]] -= amount
+            for a in path:
+                movable[a] = self.counts[:, a] @ may
+
+    def _failure(self, got: np.ndarray, floors: np.ndarray) -> InputError:
+        assert self.wish.allowed is not None  # whoever may have anything is always served
+        client = int(np.argmax(got < floors))
+        classes = np.flatnonzero(self.wish.allowed[client])
+        rivals = int(self.wish.allowed[:, classes].any(axis=1).sum())
+        config = self.config
+        what = f"samples={config.samples}" if config.samples else f"clients={config.clients}"
+        return InputError(
+            f"partition.{what} cannot be met by partition.kind={config.kind}: client {client} needs"
+            f" {floors[client]} samples of classes {classes.tolist()}, of which {rivals} clients share"
+            f" {self.pools[classes].sum()}, and gets {got[client]}: use fewer samples, fewer clients or more"
+            " classes per client"
+        )
+
+
+def _chain(sources: np.ndarray, edges: np.ndarray, targets: np.ndarray) -> list[int] | None:
+    """Return a shortest path of classes from a source to a target, or None."""
+    parent = {int(c): -1 for c in np.flatnonzero(sources)}
+    queue = list(parent)
+    for node in queue:
+        if targets[node]:
+            path = [node]
+            while parent[path[-1]] >= 0:
+                path.append(parent[path[-1]])
+            return path[::-1]
+        for following in np.flatnonzero(edges[node]):
+            if int(following) not in parent:
+                parent[int(following)] = node
+                queue.append(int(following))
+    return None
+
+
+def _wish(
+    config: PartitionConfig,
+    clients: int,
+    clusters: np.ndarray | None,
+    pools: np.ndarray,
+    rng: np.random.Generator,
+) -> _Wish:
+    """What each client wants. Without partition.samples, column c adds up to the whole pool of class c."""
+    shape = (clients, len(pools))
+    everything = config.samples is None
+    if config.kind == "dirichlet":
+        assert config.alpha is not None
+        # The same gamma draws are a Dirichlet over classes for each client, or one over clients for each
+        # class, by the axis they are normalised over. The second uses up every pool.
+        logs = _log_gamma(rng, np.full(shape, config.alpha))
+        return _Wish(_softmax(logs, axis=0) * pools if everything else _softmax(logs, axis=1))
+    if config.kind == "cluster_dirichlet":
+        assert clusters is not None and config.alpha_cluster is not None and config.alpha_client is not None
+        members = np.bincount(clusters)
+        within = _log_gamma(rng, np.full(shape, config.alpha_client))
+        if not everything:
+            between = _log_gamma(rng, np.full((len(members), len(pools)), config.alpha_cluster))
+            return _Wish(_softmax(between[clusters] + within, axis=1))
+        # A larger cluster gets more, in the mean; clusters of one size get what alpha_cluster says.
+        alphas = np.repeat(config.alpha_cluster * (members / members.mean())[:, None], len(pools), axis=1)
+        between = _softmax(_log_gamma(rng, alphas), axis=0)
+        shares = [_softmax(within[clusters == k], axis=0) * between[k] for k in range(len(members))]
+        return _Wish(np.concatenate(shares) * pools)  # clients stand in the order of their clusters
+    if config.kind in ("classes", "cluster_classes"):
+        allowed = _allowed_classes(config, clients, clusters, pools, rng)
+        holders = np.maximum(allowed.sum(0), 1)
+        amounts = allowed * (pools / holders) if everything else allowed.astype(np.float64)
+        return _Wish(amounts, allowed, config.classes_client or config.classes or 0)
+    return _Wish(np.ones(shape) * pools / clients)
+
+
+def _allowed_classes(
+    config: PartitionConfig,
+    clients: int,
+    clusters: np.ndarray | None,
+    pools: np.ndarray,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Return which classes each client has (clients, classes), used about equally often."""
+    present = np.flatnonzero(pools)
+    key = "classes" if config.kind == "classes" else "classes_cluster"
+    wanted: int = getattr(config, key)
+    if wanted > len(present):
+        raise InputError(
+            f"partition.{key}={wanted} is more than the {len(present)} classes of the data: use at most {len(present)}"
+        )
+    allowed = np.zeros((clients, len(pools)), dtype=bool)
+    if clusters is None:
+        np.put_along_axis(allowed, present[_balanced_choice(clients, wanted, len(present), rng)], True, axis=1)
+        own_key, own = "classes", wanted
+    else:
+        assert config.clusters is not None and config.classes_client is not None
+        of_cluster = _distinct_choice(config.clusters, wanted, len(present), rng)
+        for k, chosen in enumerate(of_cluster):
+            members = np.flatnonzero(clusters == k)
+            picks = present[chosen][_balanced_choice(len(members), config.classes_client, wanted, rng)]
+            allowed[members[:, None], picks] = True
+        own_key, own = "classes_client", config.classes_client
+    holders = allowed.sum(0)
+    if (holders > pools).any():
+        c = int(np.argmax(holders - pools))
+        raise InputError(
+            f"partition.{own_key}={own} for partition.clients={clients} needs {holders[c]} samples of class"
+            f" {c}, one per client that has it, and there are {pools[c]}: use at most"
+            f" {max(1, clients * pools[c] // holders[c])} clients or fewer classes per client"
+        )
+    return allowed
+
+
+def _balanced_choice(rows: int, count: int, classes: int, rng: np.random.Generator) -> np.ndarray:
+    """Choose `count` different classes for each row, every class as often as any other, give or take one.
+
+    Rows take consecutive places of a shuffled ring of classes; when a row ends where the ring began, the ring
+    is shuffled anew.
+    """
+    length = classes // math.gcd(count, classes)
+    rings = rng.permuted(np.tile(np.arange(classes), (-(-rows // length), 1)), axis=1)
+    row = np.arange(rows)[:, None]
+    chosen = rings[row // length, (row % length * count + np.arange(count)) % classes]
+    return chosen[rng.permutation(rows)]
+
+
+def _distinct_choice(clusters: int, count: int, classes: int, rng: np.random.Generator) -> np.ndarray:
+    """Balanced choice in which no two clusters have the same classes: they would be one cluster."""
+    if clusters > math.comb(classes, count):
+        raise InputError(
+            f"partition.clusters={clusters}: only {math.comb(classes, count)} clusters can differ with"
+            f" partition.classes_cluster={count} of {classes} classes: use fewer clusters or another"
+            " classes_cluster"
+        )
+    for _ in range(_DISTINCT_TRIES):
+        chosen = np.sort(_balanced_choice(clusters, count, classes, rng), axis=1)
+        if len(np.unique(chosen, axis=0)) == clusters:
+            return chosen
+    # Nearly all combinations are in use: distinct goes before balanced.
+    seen: dict[tuple[int, ...], None] = {}
+    for row in chosen:
+        while tuple(row) in seen:
+            row = np.sort(rng.permutation(classes)[:count])
+        seen[tuple(row)] = None
+    return np.array(list(seen))
+
+
+def _cluster_of_clients(config: PartitionConfig, clients: int) -> np.ndarray | None:
+    if config.clusters is None:
+        return None
+    sizes = config.cluster_sizes or [
+        clients // config.clusters + (k < clients % config.clusters) for k in range(config.clusters)
+    ]
+    return np.repeat(np.arange(config.clusters), sizes)
+
+
+def _transforms(config: PartitionConfig, dataset: Dataset, rng: np.random.Generator) -> tuple[Transform, ...]:
+    if config.kind != "transforms":
+        return ()
+    assert config.clusters is not None
+    if config.transform == "label_permutation":
+        if dataset.classes < 20 and config.clusters > math.factorial(dataset.classes):
+            raise InputError(
+                f"partition.clusters={config.clusters}: {dataset.classes} classes have only"
+                f" {math.factorial(dataset.classes)} permutations: use fewer clusters"
+            )
+        orders = {tuple(range(dataset.classes)): None}  # a dict keeps the order of drawing
+        while len(orders) < config.clusters:
+            orders[tuple(rng.permutation(dataset.classes).tolist())] = None
+        return tuple(Transform(labels=order) for order in orders)
+    if dataset.kind != "image":
+        raise InputError(
+            f"partition.transform={config.transform} needs images, and this source has {dataset.kind}"
+            " samples: use partition.transform=label_permutation"
+        )
+    if config.transform == "inversion":
+        return tuple(Transform(invert=k == 1) for k in range(config.clusters))
+    _, height, width = dataset.input_shape
+    if height != width:
+        raise InputError(
+            f"partition.transform=rotation needs square images, these are {width} x {height}: use"
+            " partition.transform=inversion or label_permutation"
+        )
+    return tuple(Transform(turns=k) for k in range(config.clusters))
+
+
+def _drawn_sizes(
+    config: PartitionConfig, clients: int, floor: int, pool: int, held_out: int, rng: np.random.Generator
+) -> tuple[np.ndarray | None, np.ndarray]:
+    """Return each client's size in the pool (None: deal it all) and in the official test split."""
+    official = config.test == "official"
+    no_test = np.zeros(clients, np.int64)
+    most = min(pool, held_out) if official else pool // 2
+    if clients > most:
+        what = f"1 of the {pool} training and 1 of the {held_out} test" if official else f"2 of the {pool}"
+        raise InputError(f"partition.clients={clients} cannot each get {what} samples: use at most {most} clients")
+    if config.samples is None:
+        return None, no_test
+    least, largest = config.samples
+    needed = floor + official
+    if least < needed:
+        raise InputError(
+            f"partition.samples={config.samples} is too few: a client of this partition needs at least"
+            f" {needed} samples, so start the range at {needed}"
+        )
+    total = pool + held_out
+    if clients * least > total:
+        raise InputError(
+            f"partition.samples={config.samples} for partition.clients={clients} needs at least"
+            f" {clients * least} samples, there are {total}: use at most {total // least} clients or start"
+            f" the range at {total // clients}"
+        )
+    sizes = rng.integers(least, largest, size=clients, endpoint=True)
+    if sizes.sum() > total:
+        sizes = least + share_out(sizes - least, total - least * clients, rng)
+    if not official:
+        return sizes, no_test
+    # Test samples in the proportion of the source's own splits, within what both splits can give.
+    free = sizes - needed
+    at_most = min(held_out, clients + int(free.sum()))
+    at_least = max(clients, int(sizes.sum()) - pool)
+    if at_least > at_most:
+        raise InputError(
+            f"partition.samples={config.samples} for partition.clients={clients} needs at least {at_least}"
+            f" test samples, the source has {held_out} for them: use fewer clients or samples, or a share"
+            " such as partition.test=0.2"
+        )
+    tested = min(max(round(int(sizes.sum()) * held_out / total), at_least), at_most)
+    test_sizes = np.ones(clients, np.int64)
+    if tested > clients:
+        test_sizes += share_out(free, tested - clients, rng)
+    return sizes - test_sizes, test_sizes
+
+
+def _raised(sizes: np.ndarray, floor: np.ndarray) -> np.ndarray:
+    """Raise every size to its floor, at the cost of the richest: the highest sizes are cut to one level."""
+    missing = int(np.maximum(floor - sizes, 0).sum())
+    if missing == 0:
+        return sizes
+    low, high = int(floor.max()), int(sizes.max())
+    while low < high:  # the highest level that frees enough
+        level = (low + high + 1) // 2
+        low, high = (level, high) if np.maximum(sizes - level, 0).sum() >= missing else (low, level - 1)
+    raised = np.maximum(np.minimum(sizes, low), floor)
+    spare = int(sizes.sum() - raised.sum())
+    raised[np.flatnonzero(sizes > low)[:spare]] += 1
+    return raised
+
+
+def _by_owner(config: PartitionConfig, dataset: Dataset, rng: np.random.Generator) -> Partition:
+    """One client per owner: all of its samples, or a draw of them where partition.samples sets a maximum."""
+    if dataset.owner is None or dataset.owner_names is None:
+        raise InputError(
+            f"partition.column={config.column}: this data was read without owners: partition.kind=natural"
+            " needs data.source=mnist (column writer), parquet or text"
+        )
+    owners = len(dataset.owner_names)
+    has = np.bincount(dataset.owner, minlength=owners)
+    least, most = config.samples or (2, max(2, int(has.max())))
+    enough = has >= least
+    what = f"at least {least} samples"
+    if config.test == "official":
+        has_test = np.bincount(dataset.owner[dataset.is_test], minlength=owners)
+        enough &= (has_test > 0) & (has_test < has)
+        what += " and some in each of the source's two splits"
+    able = np.flatnonzero(enough)
+    wanted = config.clients or max(1, len(able))
+    if wanted > len(able):
+        cure = (
+            f"use at most {len(able)} clients"
+            if len(able)
+            else "use a share, such as partition.test=0.2, and a lower partition.samples"
+        )
+        raise InputError(
+            f"partition.clients={wanted}: only {len(able)} of the {owners} owners in"
+            f" partition.column={config.column} have {what}: {cure}"
+        )
+    if config.clients is not None:
+        able = np.sort(rng.permutation(able)[: config.clients])
+    number = np.full(owners, -1)
+    number[able] = np.arange(len(able))
+    client = number[dataset.owner]
+    samples = rng.permutation(np.flatnonzero(client >= 0))
+    samples = samples[np.argsort(client[samples], kind="stable")]
+    sizes = has[able]
+
+    def cut(samples: np.ndarray, sizes: np.ndarray, kept: np.ndarray) -> np.ndarray:
+        return samples[_rank(sizes) < np.repeat(kept, sizes)]
+
+    if config.test != "official":
+        kept = np.minimum(sizes, most)
+        share = _by_client_and_label(dataset, cut(samples, sizes, kept), kept)
+        return _partition(*_split(dataset, share, kept, config.test, rng))
+    in_test = dataset.is_test[samples]
+    n_test = np.bincount(client[samples[in_test]], minlength=len(able))
+    n_train = sizes - n_test
+    kept_test = np.clip(np.rint(n_test * (np.minimum(sizes, most) / sizes)).astype(np.int64), 1, most - 1)
+    kept_train = np.minimum(n_train, most - kept_test)
+    return _partition(
+        cut(samples[~in_test], n_train, kept_train),
+        kept_train,
+        cut(samples[in_test], n_test, kept_test),
+        kept_test,
+    )
+
+
+def _take(counts: np.ndarray, pool: np.ndarray, pool_labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Hand out actual samples: each class is shuffled and dealt in the order of clients. Sorted by client."""
+    shuffled = rng.permutation(len(pool))
+    shuffled = shuffled[np.argsort(pool_labels[shuffled], kind="stable")]
+    sizes = np.bincount(pool_labels, minlength=counts.shape[1])
+    dealt = pool[shuffled[_rank(sizes) < np.repeat(counts.sum(0), sizes)]]
+    client = np.repeat(np.tile(np.arange(len(counts)), counts.shape[1]), counts.T.ravel())
+    return dealt[np.argsort(client, kind="stable")]
+
+
+def _split(
+    dataset: Dataset, samples: np.ndarray, sizes: np.ndarray, share: float, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Split each client's samples, which stand in the order of labels, so that both parts share their mix."""
+    labels = _count_labels(dataset, samples, sizes)
+    n_test = np.clip(np.rint(sizes * share).astype(np.int64), 1, sizes - 1)
+    groups = labels.ravel()
+    in_test = _rank(groups) < np.repeat(share_out(labels, n_test, rng).ravel(), groups)
+    return samples[~in_test], sizes - n_test, samples[in_test], n_test
+
+
+def _by_client_and_label(dataset: Dataset, samples: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Sort samples that are grouped by client also by label within each client; order is kept otherwise."""
+    client = np.repeat(np.arange(len(sizes)), sizes)
+    return samples[np.argsort(client * dataset.classes + dataset.labels[samples], kind="stable")]
+
+
+def _count_labels(dataset: Dataset, samples: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    cell = np.repeat(np.arange(len(sizes)), sizes) * dataset.classes + dataset.labels[samples]
+    return np.bincount(cell, minlength=len(sizes) * dataset.classes).reshape(len(sizes), dataset.classes)
+
+
+def _rank(sizes: np.ndarray) -> np.ndarray:
+    """Return 0, 1, 2, ... within each of consecutive groups of these sizes."""
+    return np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+
+
+def _partition(
+    train: np.ndarray,
+    n_train: np.ndarray,
+    test: np.ndarray,
+    n_test: np.ndarray,
+    true_cluster: np.ndarray | None = None,
+    transforms: tuple[Transform, ...] = (),
+    transform_of: np.ndarray | None = None,
+) -> Partition:
+    def flat(samples: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        # Within a client in the source's order: neighbours in memory, and no run of one label.
+        client = np.repeat(np.arange(len(sizes)), sizes)
+        kind = np.int32 if len(samples) == 0 or samples.max() < 2**31 else np.int64
+        return samples[np.lexsort((samples, client))].astype(kind), np.concatenate([[0], np.cumsum(sizes)])
+
+    return Partition(*flat(train, n_train), *flat(test, n_test), true_cluster, transforms, transform_of)
+
+
+def _whole(proportions: np.ndarray, largest_total: int) -> np.ndarray:
+    """Scale each row of proportions to whole weights, as fine as `share_out` takes without overflow."""
+    cells = proportions.shape[-1]
+    bits = min(30, 61 - math.ceil(math.log2(cells + 1)) - math.ceil(math.log2(largest_total + 1)))
+    peak = proportions.max(axis=-1, keepdims=True)
+    return np.rint(proportions / np.where(peak > 0, peak, 1) * 2.0**bits).astype(np.int64)
+
+
+def _log_gamma(rng: np.random.Generator, alpha: np.ndarray) -> np.ndarray:
+    """Logarithms of gamma draws. For a small alpha the draws themselves are too small for a float.
+
+    If G ~ Gamma(alpha + 1) and U is uniform, then G * U**(1 / alpha) ~ Gamma(alpha).
+    """
+    return np.log(rng.standard_gamma(alpha + 1)) + np.log1p(-rng.random(alpha.shape)) / alpha
+
+
+def _softmax(logs: np.ndarray, axis: int) -> np.ndarray:
+    weights = np.exp(logs - logs.max(axis=axis, keepdims=True))
+    return weights / weights.sum(axis=axis, keepdims=True)

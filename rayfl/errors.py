@@ -1,0 +1,37 @@
+"""The errors a user may see. Each message is whole in itself: what is wrong, and the cure."""
+
+
+class RayflError(Exception):
+    """Something a user can mend; shown as its message alone, without a traceback."""
+
+    exit_code = 1
+
+
+class InputError(RayflError):
+    """Bad config, data, partition or resources, told before any work starts: one line per fault."""
+
+    exit_code = 2
+
+    def __init__(self, *lines: str) -> None:
+        super().__init__("\n".join(lines))
+        self.lines = lines
+
+
+class ClientError(RayflError):
+    """A client's own code failed: the message starts with the client, the round and its traceback."""
+
+
+class DivergedError(RayflError):
+    """A model left the finite numbers, or the range in which sums are exact."""
+
+
+def closest(name: str, allowed: list[str]) -> str:
+    """Return `` (did you mean 'x'?)`` for the nearest allowed name, or nothing.
+
+    >>> closest("fedavgg", ["fedavg", "fedac"])
+    " (did you mean 'fedavg'?)"
+    """
+    import difflib
+
+    near = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
+    return f" (did you mean '{near[0]}'?)" if near else ""

@@ -1,0 +1,294 @@
+"""FedAC (Zhang et al. 2024): personal models pulled to a cluster centre and to a global embedding, K found on the way.
+
+Algorithm 1, with the low-rank cosine similarity of Algorithm 2 and two rules for the number of clusters: the paper's
+granularity (Algorithm 3), every round, and the silhouette. Departures from the paper, with their reasons:
+
+- Phi is the mean of the cohort's backbones; line 9 prints a sum, which would grow with the cohort.
+- A client goes to the cluster of greatest similarity; Eq. 4 prints arg min.
+- A client has no cluster, and counts in no mean, before it has taken part: the paper leaves R^0 open, and an untrained
+  model says nothing. The first round's centres are drawn from its clients by k-means++.
+- The cosine is taken between differences from the common initial model (`origin: initial`), not between raw weights
+  (`none`, Algorithm 2), which all point the same way, nor from the cohort's mean (`mean`), seen from which a client
+  that trained seldom looks like a cluster of its own.
+- With the silhouette, nobody is pulled to a centre before the first tuning has judged: the pull would make any
+  clustering look real. After it, clusters are only split or merged (see `tune_by_silhouette`).
+- The map is fitted on the cohort and, where that is smaller than D + 1, on other clients that took part.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+from sklearn.cluster import kmeans_plusplus
+
+from rayfl.clustering import (
+    NO_CLUSTER,
+    LowRankMap,
+    cosine,
+    fit_low_rank,
+    granularity,
+    match_labels,
+    project,
+    project_all,
+    silhouette_clusters,
+    squared_distances,
+    tune_by_granularity,
+    tune_by_silhouette,
+    unit,
+)
+from rayfl.config import Section
+from rayfl.federation.interface import Models, Pull, everyone
+from rayfl.methods.method import Method
+from rayfl.randomness import Purpose, generator
+
+#: The map is fitted on at most so many models, since all of them must come to the server for it.
+MOST_FITTED = 256
+
+
+class FedACOptions(Section):
+    """Options of FedAC; the paper's letters in brackets."""
+
+    clusters: int = Field(4, ge=1, description="number of clusters to start from [K]")
+    mu: float = Field(1.0, ge=0, description="pull of a client's model to its cluster's centre")
+    lam: float = Field(0.1, ge=0, description="pull of its backbone to the global embedding [lambda]")
+    components: int = Field(50, ge=1, description="numbers per client that travel for clustering [D]")
+    pca_every: int = Field(100, ge=1, description="rounds between two fits of the low-rank map")
+    origin: Literal["initial", "mean", "none"] = Field("initial", description="from where the cosine is seen")
+    tuning: Literal["silhouette", "granularity", "none"] = Field(
+        "silhouette", description="how the number of clusters is tuned; granularity is the paper's rule"
+    )
+    tune_from: int = Field(10, ge=1, description="silhouette: first tuning when clients have trained so often")
+    tune_every: int = Field(5, ge=1, description="silhouette: trainings per client between two tunings")
+    threshold: float = Field(0.5, gt=0, lt=1, description="silhouette that several clusters must reach")
+    merge_below: float = Field(0.2, ge=0, description="granularity: merge a cluster below this [a]")
+    split_above: float = Field(0.8, gt=0, description="granularity: split a cluster above this [b]")
+    report_similarity: bool = Field(False, description="put the clients' similarity matrix into extras")
+
+
+@dataclass
+class FedACState:
+    """What the server remembers. Arrays over clients are indexed by client, centres by position in `clusters`."""
+
+    embedding: np.ndarray  # Phi: its backbone part is used
+    assignment: np.ndarray  # (m,) cluster numbers
+    clusters: np.ndarray  # (K,) the numbers in use, rising; a number is never given to another cluster
+    centres: np.ndarray  # Omega (K, size)
+    centre_sketches: np.ndarray  # (K, D): M Omega
+    low_rank: LowRankMap | None  # M
+    sketches: np.ndarray  # (m, D): M w_i of each client's last model
+    from_initial: np.ndarray  # (m,): ||w_i - w_0||^2
+    next_number: int = 0
+    tuned: bool = False
+    clusters_before: int = 0
+
+
+class FedAC(Method):
+    """Personal models, clusters by low-rank cosine similarity, their number tuned."""
+
+    paper = "Zhang et al. 2024"
+    Options = FedACOptions
+    options: FedACOptions
+    state: FedACState
+
+    @classmethod
+    def check(cls, options: Any, clients: int, cohort: int) -> list[str]:
+        """Refuse what cannot be clustered."""
+        faults = []
+        if cohort < 2:
+            faults.append(
+                f"participation gives a cohort of {cohort}: fedac compares a round's clients, let 2 or more take part"
+            )
+        if options.clusters > clients:
+            faults.append(
+                f"method.clusters={options.clusters} is more than the {clients} clients: use at most that many"
+            )
+        if options.merge_below >= options.split_above:
+            faults.append(
+                f"method.merge_below={options.merge_below} must be less than method.split_above={options.split_above}"
+            )
+        return faults
+
+    def start(self) -> None:
+        """Begin with nobody in any cluster."""
+        m, size = self.fed.clients, self.fed.layout.size
+        self.state = FedACState(
+            embedding=self.fed.initial,
+            assignment=np.full(m, NO_CLUSTER),
+            clusters=np.array([], np.int64),
+            centres=np.zeros((0, size), np.float32),
+            centre_sketches=np.zeros((0, 0)),
+            low_rank=None,
+            sketches=np.zeros((m, 0)),
+            from_initial=np.zeros(m),
+        )
+
+    def round(self, cohort: np.ndarray) -> None:
+        """Algorithm 1, lines 3 to 13."""
+        state, fed = self.state, self.fed
+        held_back = self.options.tuning == "silhouette" and not state.tuned
+        centre = Pull(self._centres(), 0.0 if held_back else self.options.mu)
+        embedding = Pull(everyone(state.embedding, fed.clients, "backbone"), self.options.lam)
+        fed.train(cohort, pulls=[centre, embedding], keep=True)
+        state.embedding = fed.mean(cohort, part="backbone")
+        newcomers = cohort[state.assignment[cohort] == NO_CLUSTER]
+        seen = np.union1d(np.flatnonzero(state.assignment != NO_CLUSTER), newcomers)
+        self._sketch(cohort, seen)
+        self._assign(seen)
+        self._recentre()
+        state.clusters_before = len(state.clusters)
+        if self.options.tuning == "granularity":
+            self._tune_by_granularity()
+        elif self.options.tuning == "silhouette" and self._tuning_is_due(len(cohort)):
+            self._tune_by_silhouette(seen)
+
+    # -- Algorithm 2: sketches ------------------------------------------------------------------------------
+
+    def _sketch(self, cohort: np.ndarray, seen: np.ndarray) -> None:
+        """Let clients project their models; fit the map anew where that is due, and then let all project."""
+        state, options = self.state, self.options
+        first_tuning = options.tuning == "silhouette" and not state.tuned and self._tuning_is_due(len(cohort))
+        if state.low_rank is None or (self.fed.round - 1) % options.pca_every == 0 or first_tuning:
+            state.low_rank = fit_low_rank(self.fed.collect(self._fit_on(cohort, seen)), options.components)
+            state.sketches = np.zeros((self.fed.clients, len(state.low_rank.components)))
+            state.centre_sketches = project_all(
+                state.low_rank, list(state.centres[:, : self.fed.layout.parameters]), centred=False
+            )
+            cohort = seen
+        state.sketches[cohort], state.from_initial[cohort] = self.fed.project(cohort, state.low_rank)
+
+    def _fit_on(self, cohort: np.ndarray, seen: np.ndarray) -> np.ndarray:
+        """Return the clients whose models the map is fitted on: D directions need D + 1 of them."""
+        wanted, rng = self.options.components + 1, self._rng()
+        if len(cohort) > MOST_FITTED:
+            return np.sort(rng.choice(cohort, MOST_FITTED, replace=False))
+        others = np.setdiff1d(seen, cohort)
+        spare = min(len(others), max(wanted - len(cohort), 0))
+        return np.union1d(cohort, rng.choice(others, spare, replace=False))
+
+    def _origin(self) -> np.ndarray:
+        """The sketch of the point from which the cosine is seen."""
+        low_rank = self.state.low_rank
+        assert low_rank is not None  # nothing is compared before the first sketch
+        if self.options.origin == "none":
+            return np.zeros(len(low_rank.components))
+        point = self.fed.initial[: self.fed.layout.parameters] if self.options.origin == "initial" else low_rank.mean
+        return project(low_rank, point, centred=False)
+
+    # -- the E-step and the M-step (Eq. 4 and 5) ------------------------------------------------------------
+
+    def _assign(self, seen: np.ndarray) -> None:
+        """Give everyone who has taken part to the most similar centre."""
+        state = self.state
+        origin = self._origin()
+        if not len(state.clusters):
+            count = min(self.options.clusters, len(seen))
+            seed = int(self._rng().integers(2**31))
+            drawn, _ = kmeans_plusplus(unit(state.sketches[seen] - origin), count, random_state=seed)
+            state.clusters = np.arange(count)
+            state.centre_sketches = drawn + origin
+        similarity = cosine(state.sketches[seen] - origin, state.centre_sketches - origin)
+        state.assignment[seen] = state.clusters[similarity.argmax(axis=1)]
+
+    def _recentre(self) -> None:
+        """Move each centre to the plain mean of its clients' last models; a cluster without clients is gone."""
+        state = self.state
+        state.next_number = max(state.next_number, int(state.assignment.max()) + 1)
+        state.clusters = np.unique(state.assignment[state.assignment != NO_CLUSTER])
+        state.centres = self.fed.mean_of_kept(state.assignment, state.clusters)
+        # The map is linear, so the sketch of a mean is the mean of the sketches, and no centre need be projected.
+        state.centre_sketches = np.stack([state.sketches[state.assignment == k].mean(axis=0) for k in state.clusters])
+
+    # -- the number of clusters -----------------------------------------------------------------------------
+
+    def _tune_by_granularity(self) -> None:
+        """Algorithm 3, with full squared L2 distances."""
+        state, options = self.state, self.options
+        intra, between = self._spread()
+        state.assignment = tune_by_granularity(
+            state.assignment,
+            state.clusters,
+            intra,
+            between,
+            state.sketches - self._origin(),
+            options.merge_below,
+            options.split_above,
+            state.next_number,
+        )
+        self._recentre()
+
+    def _tune_by_silhouette(self, seen: np.ndarray) -> None:
+        """Search the clusters from nothing the first time, then split and merge them."""
+        state, rng = self.state, self._rng()
+        sketches = state.sketches - self._origin()
+        if state.tuned:
+            state.assignment = tune_by_silhouette(
+                state.assignment, sketches, rng, self.options.threshold, fresh=state.next_number
+            )
+        else:
+            found = np.full(self.fed.clients, NO_CLUSTER)
+            found[seen] = silhouette_clusters(sketches[seen], rng, self.options.threshold).assignment
+            state.assignment = match_labels(state.assignment, found, state.next_number)
+            state.tuned = True
+        self._recentre()
+
+    def _tuning_is_due(self, cohort: int) -> bool:
+        """Count in trainings per client: with a quarter of the clients per round, four times as many rounds."""
+        rounds = self.fed.clients / cohort
+        since = self.fed.round - ceil(self.options.tune_from * rounds)
+        return since >= 0 and since % ceil(self.options.tune_every * rounds) == 0
+
+    def _spread(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return each cluster's mean squared distance from its centre, and the squared distances between centres.
+
+        The first is the mean of ||w_i - w_0||^2 less ||Omega_k - w_0||^2, so that no model has to travel for it.
+        """
+        state, parameters = self.state, self.fed.layout.parameters
+        points = np.vstack([self.fed.initial[None, :parameters], state.centres[:, :parameters]])
+        distances = squared_distances(points)
+        members = [state.assignment == k for k in state.clusters]
+        spread = np.array([state.from_initial[who].mean() for who in members]) - distances[0, 1:]
+        alone = np.array([who.sum() == 1 for who in members])
+        return np.where(alone, 0.0, np.maximum(spread, 0.0)), distances[1:, 1:]
+
+    # -- what is tested and reported --------------------------------------------------------------------------
+
+    def tested_models(self) -> None:
+        """Test everyone with the personal model, as the paper does."""
+        return
+
+    def also_tested(self) -> Mapping[str, Models]:
+        """Test the centres beside them."""
+        return {"centre": self._centres()}
+
+    def assignment(self) -> np.ndarray:
+        """Return each client's cluster."""
+        return self.state.assignment
+
+    def cluster_statistics(self) -> Mapping[str, np.ndarray]:
+        """Return the quantities of Algorithm 3, in the order of the cluster numbers."""
+        intra, between = self._spread()
+        others = max(len(intra) - 1, 1)
+        inter = between.sum(axis=1) / others if len(intra) > 1 else np.full(1, np.nan)
+        return {"intra": intra, "inter": inter, "granularity": granularity(intra, between)}
+
+    def extras(self) -> Mapping[str, Any]:
+        """Return K before and after tuning, and on request the similarity between clients."""
+        extras: dict[str, Any] = {
+            "clusters_before_tuning": self.state.clusters_before,
+            "clusters_after_tuning": len(self.state.clusters),
+        }
+        if self.options.report_similarity:
+            sketches = self.state.sketches - self._origin()
+            extras["similarity"] = cosine(sketches, sketches).round(4).tolist()
+        return extras
+
+    def _centres(self) -> Models:
+        state = self.state
+        rows = np.searchsorted(state.clusters, state.assignment)
+        return Models(state.centres, np.where(state.assignment == NO_CLUSTER, -1, rows))
+
+    def _rng(self) -> np.random.Generator:
+        return generator(self.seed, Purpose.CLUSTERING, self.fed.round)

@@ -1,0 +1,188 @@
+"""A network's weights as one flat vector: where each tensor lies in it, and a module that lives in one.
+
+Methods, sums and messages see only these vectors and slices of them; nobody loops over named tensors. Which
+network it is, is `zoo`'s business; what happens to its gradient, that of `rayfl.training`.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from rayfl.errors import InputError, closest
+
+Part = Literal["all", "backbone", "head"]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each tensor of a network lies in its flat vector.
+
+    Backbone parameters come first, then the head's, each in module order; then the float buffers (running
+    statistics of batch norm). Whole-number buffers, and those a module does not save, are no part of it.
+    """
+
+    names: tuple[str, ...]
+    slices: tuple[slice, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    parameters: int
+    """P: how many numbers are trained."""
+    size: int
+    """Length of the vector: P and the buffers."""
+    backbone: slice
+    head: slice
+    buffers: slice
+    layers: tuple[tuple[str, slice], ...]
+    """The modules that own parameters, as they follow each other in the vector: "the first L layers" is one
+    slice from 0 to the end of layers[L - 1]."""
+
+    def part(self, name: Part) -> slice:
+        """Return the slice of a part; `all` means all parameters, without the buffers."""
+        if name == "all":
+            return slice(0, self.parameters)
+        if name == "backbone":
+            return self.backbone
+        if name == "head":
+            return self.head
+        raise ValueError(f"part {name!r} is not one of all, backbone, head")
+
+
+class FlatModel:
+    """A module whose parameters, gradients and float buffers are views of flat tensors.
+
+    `vector` (size,) and `gradient` (P,) are live: a step of SGD is `vector[:P] -= lr * gradient`. Autograd
+    adds to the gradient in place; clear it with `gradient.zero_()`, since `module.zero_grad()` would cut the
+    views loose. Parameters that do not require a gradient keep one of zero.
+
+    >>> model = FlatModel(nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 1)))
+    >>> model.layout.backbone, model.layout.head
+    (slice(0, 8, None), slice(8, 11, None))
+    """
+
+    def __init__(self, module: nn.Module, head: str | None = None, device: torch.device | str = "cpu") -> None:
+        for name, parameter in module.named_parameters():
+            if not parameter.is_floating_point():  # .to(float32) would drop the imaginary part
+                raise InputError(f"{type(module).__name__} has parameters that are not real numbers: {name}")
+        self.module = module.to(device=device, dtype=torch.float32)
+        self._head = _find_head(module, head)
+        self.layout, tensors = _lay_out(module, self._head)
+        self.vector = torch.cat([t.detach().reshape(-1) for t in tensors])
+        self.gradient = torch.zeros(self.layout.parameters, device=self.vector.device)
+        for tensor, where, shape in zip(tensors, self.layout.slices, self.layout.shapes, strict=True):
+            # Through .data the Parameter objects stay the same, so modules that keep references of their own
+            # to them (LSTM, tied weights) see the views too.
+            tensor.data = self.vector[where].view(shape)
+            if where.stop <= self.layout.parameters:
+                tensor.grad = self.gradient[where].view(shape)
+
+    def load(self, vector: np.ndarray | torch.Tensor) -> None:
+        """Copy `vector` in. It may be read-only, as arrays out of shared memory are, and is never aliased."""
+        if tuple(vector.shape) != (self.layout.size,):
+            raise ValueError(f"a vector of shape {tuple(vector.shape)} is no model of {self.layout.size} numbers")
+        if isinstance(vector, torch.Tensor):
+            self.vector.copy_(vector.detach())
+        elif self.vector.device.type == "cpu":
+            # Not torch.from_numpy: it warns about arrays that cannot be written to.
+            np.copyto(self.vector.numpy(), vector, casting="same_kind")
+        else:
+            self.vector.copy_(torch.from_numpy(np.array(vector, dtype=np.float32)))
+
+    def copy(self) -> torch.Tensor:
+        """Return the vector as it is now, on the model's device."""
+        return self.vector.clone()
+
+    def numpy(self) -> np.ndarray:
+        """Return the vector as it is now, as a float32 array of its own."""
+        return self.vector.to("cpu", copy=True).numpy()
+
+    def features(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what the head gets for `inputs`, and the logits; gradients flow through both."""
+        seen: list[torch.Tensor] = []
+
+        def keep(_: nn.Module, args: tuple[Any, ...]) -> None:
+            seen.append(args[0])
+
+        handle = self.module.get_submodule(self._head).register_forward_pre_hook(keep)
+        try:
+            logits = self.module(inputs)
+        finally:
+            handle.remove()
+        if len(seen) != 1:
+            raise InputError(
+                f"model.head={self._head} is called {len(seen)} times per forward pass, features need exactly"
+                " one: name another module"
+            )
+        return seen[0], logits
+
+
+def _find_head(module: nn.Module, head: str | None) -> str:
+    modules = dict(module.named_modules())
+    if head is None:
+        dense = [name for name, m in modules.items() if isinstance(m, nn.Linear)]
+        if not dense:
+            raise InputError(
+                f"model.head is missing: {type(module).__name__} has no fully connected layer (nn.Linear) to"
+                f" be the head; name one of: {', '.join(_names_with_parameters(module))}"
+            )
+        return dense[-1]
+    named = _names_with_parameters(module)
+    if head == "" or head not in modules:
+        raise InputError(
+            f"model.head={head!r} is no module of {type(module).__name__}{closest(head, named)};"
+            f" it has: {', '.join(named)}"
+        )
+    if head not in named:
+        raise InputError(f"model.head={head} has no parameters: name one of {', '.join(named)}")
+    return head
+
+
+def _names_with_parameters(module: nn.Module) -> list[str]:
+    return [name for name, m in module.named_modules() if name and any(True for _ in m.parameters())]
+
+
+def _lay_out(module: nn.Module, head: str) -> tuple[Layout, list[torch.Tensor]]:
+    """Return the layout and the module's tensors in its order."""
+    # A shared parameter has several names and is counted once. If any of its owners is outside the head,
+    # training the backbone changes it, so there it belongs.
+    owners: dict[nn.Parameter, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        owners.setdefault(parameter, []).append(name)
+    prefix = f"{head}."
+    backbone: list[tuple[str, torch.Tensor]] = []
+    top: list[tuple[str, torch.Tensor]] = []
+    for parameter, names in owners.items():
+        outside = [n for n in names if head and not n.startswith(prefix)]
+        if outside:
+            backbone.append((outside[0], parameter))
+        else:
+            top.append((names[0], parameter))
+    if not top:
+        raise InputError(f"model.head={head} shares all its parameters with the backbone: name another module")
+    saved = module.state_dict()
+    buffers = [(n, b) for n, b in module.named_buffers() if b.is_floating_point() and n in saved]
+    tensors = [*backbone, *top, *buffers]
+    ends = np.cumsum([t.numel() for _, t in tensors]).tolist()
+    slices = tuple(slice(end - t.numel(), end) for end, (_, t) in zip(ends, tensors, strict=True))
+    parameters = sum(p.numel() for _, p in (*backbone, *top))
+    split = sum(p.numel() for _, p in backbone)
+    layers: list[tuple[str, slice]] = []
+    for (name, _), where in zip((*backbone, *top), slices, strict=False):
+        owner = name.rpartition(".")[0]
+        if layers and layers[-1][0] == owner:
+            layers[-1] = (owner, slice(layers[-1][1].start, where.stop))
+        else:
+            layers.append((owner, where))
+    layout = Layout(
+        names=tuple(n for n, _ in tensors),
+        slices=slices,
+        shapes=tuple(tuple(t.shape) for _, t in tensors),
+        parameters=parameters,
+        size=ends[-1],
+        backbone=slice(0, split),
+        head=slice(split, parameters),
+        buffers=slice(parameters, ends[-1]),
+        layers=tuple(layers),
+    )
+    return layout, [t for _, t in tensors]

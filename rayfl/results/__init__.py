@@ -1,0 +1,12 @@
+"""What a run leaves behind: table schemas, the folder they lie in, the streaming writer, the reader.
+
+Knows files and tables only. What the numbers mean is in `rayfl.training` and `rayfl.analysis`; checkpoints go
+through `Storage` too, but what is in them is the engine's business.
+"""
+
+from rayfl.results.reader import Run, load
+from rayfl.results.schema import CLIENTS, CLUSTERS, ROUNDS, TABLES
+from rayfl.results.storage import Storage
+from rayfl.results.writer import RunWriter, TableWriter
+
+__all__ = ["CLIENTS", "CLUSTERS", "ROUNDS", "TABLES", "Run", "RunWriter", "Storage", "TableWriter", "load"]

@@ -1,0 +1,96 @@
+"""Reading a run back: its config and its three tables as DataFrames, finished or still going on.
+
+Nothing is computed here beyond sorting; comparisons, figures and metrics are in `rayfl.analysis`.
+"""
+
+import json
+from functools import cached_property
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import yaml
+
+from rayfl.config import Config, load_config
+from rayfl.errors import InputError
+from rayfl.results.schema import TABLES
+from rayfl.results.storage import Storage
+from rayfl.results.writer import read_table
+
+_CONFIG = "config.yaml"
+
+
+class Run:
+    """A run's folder. Tables are read when first asked for, once: `load` again for more rounds."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    @property
+    def path(self) -> str:
+        """The run's folder, or its URI."""
+        return self._storage.path
+
+    @cached_property
+    def config(self) -> Config:
+        """The resolved config that the run was made with."""
+        try:
+            tree = yaml.safe_load(self._storage.read(_CONFIG))
+        except (yaml.YAMLError, UnicodeDecodeError):
+            raise InputError(f"{self.path}/{_CONFIG} is not valid YAML: restore it, or run again") from None
+        if not isinstance(tree, dict):
+            raise InputError(f"{self.path}/{_CONFIG} holds no keys: restore it, or run again")
+        return load_config(tree)
+
+    @cached_property
+    def rounds(self) -> pd.DataFrame:
+        """One row per round."""
+        return self._table("rounds", ["round"])
+
+    @cached_property
+    def clients(self) -> pd.DataFrame:
+        """One row per round and client."""
+        return self._table("clients", ["round", "client"])
+
+    @cached_property
+    def clusters(self) -> pd.DataFrame:
+        """One row per round and cluster."""
+        return self._table("clusters", ["round", "cluster"])
+
+    @cached_property
+    def extras(self) -> pd.DataFrame:
+        """What only this method reports: a column per key, a row per round; NaN where a round lacks it."""
+        index = pd.Index(self.rounds["round"], name="round")
+        return pd.DataFrame([json.loads(text) for text in self.rounds["extras"]], index=index)
+
+    def _table(self, name: str, order: list[str]) -> pd.DataFrame:
+        files = [f for f in self._storage.list(name) if f.endswith(".parquet")]
+        parts = [read_table(self._storage.read(f"{name}/{f}")) for f in files]
+        table = pa.concat_tables([TABLES[name].empty_table(), *parts])
+        frame = table.to_pandas()
+        if name == "clients":
+            # Plain pandas makes whole numbers with nulls among them floats: cluster 3.0.
+            frame = frame.astype({"cluster": "Int32", "true_cluster": "Int32"})
+        return frame.sort_values(order, kind="stable", ignore_index=True)
+
+    def __repr__(self) -> str:
+        config, rounds = self.config, self.rounds
+        tested = rounds["accuracy"].dropna()
+        accuracy = f", accuracy {tested.iloc[-1]:.4f}" if len(tested) else ""
+        return (
+            f"Run({self.path!r}: {config.method.name} on {config.data.source}, seed {config.seed},"
+            f" {len(rounds)} of {config.rounds} rounds{accuracy})"
+        )
+
+
+def load(path: str | Path) -> Run:
+    """Open the run in the folder `path`, or at a pyarrow.fs / fsspec URI."""
+    storage = Storage(path)
+    if not storage.exists(""):
+        raise InputError(f"{path} is not a run folder: it does not exist")
+    missing = [name for name in (_CONFIG, *TABLES) if not storage.exists(name)]
+    if missing:
+        inside = [name for name in storage.list() if storage.exists(f"{name}/{_CONFIG}")]
+        hint = f"; it holds runs: {', '.join(inside[:5])}{', ...' if len(inside) > 5 else ''}" if inside else ""
+        raise InputError(f"{path} is not a run folder: {', '.join(missing)} missing{hint}")
+    return Run(storage)

@@ -1,0 +1,217 @@
+"""The streaming writer: rounds in, Parquet files out that anyone can read at any moment of the run.
+
+A table is a folder of numbered files. Only the last, the tail, is ever rewritten, whole and in place; a new
+one starts only when the tail is final. So a reader always sees the rounds up to some round, each once.
+"""
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from rayfl.errors import InputError
+from rayfl.results.schema import TABLES
+from rayfl.results.storage import Storage
+
+#: The tail is sealed when it holds this many rounds and a quarter of all rounds so far, or when rewriting it
+#: becomes expensive. The number of files then grows with the logarithm of the rounds, so that a folder is
+#: listed in one system call, between two renames and never across one.
+SEAL_ROUNDS = 64
+SEAL_SHARE = 0.25
+SEAL_ROWS = 500_000
+
+
+class TableWriter:
+    """One table of a run. Rows are buffered until `flush`."""
+
+    def __init__(self, storage: Storage, name: str, schema: pa.Schema, resume_after: int | None = None) -> None:
+        """Start an empty table; or, with `resume_after`, go on with the one there after that round.
+
+        Rows of later rounds, written before a crash but after the last checkpoint, are taken back then.
+        """
+        self._storage = storage
+        self._name = name
+        self._schema = schema
+        self._part = 0
+        self._tail: list[pa.Table] = []
+        self._tail_rounds = 0
+        self._rounds = 0
+        self._unwritten = False
+        parts = [f for f in storage.list(name) if f.endswith(".parquet")]
+        if parts and resume_after is None:
+            raise InputError(
+                f"{storage.path} already holds a run: go on with `rayfl resume {storage.path}`, or choose another name"
+            )
+        if resume_after is not None:
+            self._take_back(parts, resume_after)
+        if not parts:  # a table without rows is readable too, and has its columns
+            self._write_part(0, schema.empty_table())
+
+    def append(self, columns: Mapping[str, Any]) -> None:
+        """Add the rows of one round: arrays or lists of one length, and single values for every row.
+
+        Columns left out, None and NaN become null.
+        """
+        table = _to_table(columns, self._schema)
+        self._tail.append(table)
+        self._tail_rounds += 1
+        self._rounds += 1
+        self._unwritten = True
+
+    def flush(self) -> None:
+        """Put every row so far where readers see it."""
+        if not self._unwritten:
+            return
+        tail = pa.concat_tables(self._tail).combine_chunks()
+        self._write_part(self._part, tail)
+        self._unwritten = False
+        self._tail = [tail]
+        enough = max(SEAL_ROUNDS, SEAL_SHARE * self._rounds)
+        if self._tail_rounds >= enough or tail.num_rows > SEAL_ROWS:
+            self._part += 1
+            self._tail = []
+            self._tail_rounds = 0
+
+    def _write_part(self, number: int, table: pa.Table) -> None:
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink, compression="zstd")
+        self._storage.write(self._file(number), sink.getvalue())
+
+    def _file(self, number: int) -> str:
+        return f"{self._name}/part-{number:05d}.parquet"
+
+    def _take_back(self, parts: list[str], last: int) -> None:
+        # From the last file to the first, so that a second crash still leaves no gap. Files are emptied, not
+        # removed, since a reader may have just listed them. All of them are final then: a new one goes on.
+        for number in reversed(range(len(parts))):
+            part = read_table(self._storage.read(self._file(number)))
+            kept = part.filter(pc.less_equal(part["round"], last))
+            if kept.num_rows < part.num_rows:
+                self._write_part(number, kept)
+            self._rounds += len(pc.unique(kept["round"]))
+        self._part = len(parts)
+
+
+class RunWriter:
+    """The three tables of a run. Readers are at most `flush_seconds` and one round behind.
+
+    Where writing is slow, they are further behind, unless `flush_seconds` is 0: then every round is written.
+    With `resume_after`, an interrupted run goes on after that round; see `TableWriter`.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        run: str,
+        method: str,
+        seed: int,
+        flush_seconds: float = 1.0,
+        resume_after: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._run, self._method, self._seed = run, method, seed
+        self._tables = {name: TableWriter(storage, name, TABLES[name], resume_after) for name in TABLES}
+        self._flush_seconds = flush_seconds
+        self._clock = clock
+        self._next_flush = -math.inf
+
+    def write_round(
+        self,
+        round: int,
+        summary: Mapping[str, Any],
+        clients: Mapping[str, Any],
+        clusters: Mapping[str, Any] | None = None,
+        extras: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Add one round: its row of `rounds`, and columns of the other tables, without run and round.
+
+        A client's cluster or true cluster below 0 means none; methods without clusters give no `clusters`.
+        """
+        key = {"run": self._run, "round": round}
+        labels = {c: _null_below_zero(clients[c]) for c in ("cluster", "true_cluster") if c in clients}
+        self._tables["clients"].append({**clients, **labels, **key})
+        if clusters is not None:
+            self._tables["clusters"].append({**clusters, **key})
+        text = json.dumps(_plain(extras or {}), sort_keys=True, allow_nan=False)
+        self._tables["rounds"].append({**summary, **key, "method": self._method, "seed": self._seed, "extras": text})
+        if self._clock() >= self._next_flush:
+            self.flush()
+
+    def flush(self) -> None:
+        """Put every round so far where readers see it; to be called before a checkpoint is written."""
+        start = self._clock()
+        for name in TABLES:
+            self._tables[name].flush()
+        end = self._clock()
+        # With a slow disk or very many clients, writing still takes no more than a tenth of the time.
+        wait = max(self._flush_seconds, 9 * (end - start)) if self._flush_seconds > 0 else 0.0
+        self._next_flush = end + wait
+
+    def close(self) -> None:
+        """Write what is left."""
+        self.flush()
+
+    def __enter__(self) -> "RunWriter":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def read_table(data: bytes) -> pa.Table:
+    """Return the table in the bytes of one Parquet file."""
+    return pq.read_table(pa.BufferReader(data))
+
+
+def _to_table(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
+    unknown = set(columns) - set(schema.names)
+    if unknown:
+        raise ValueError(f"columns {sorted(unknown)} are not in the table, which has {schema.names}")
+    lengths = {name: len(value) for name, value in columns.items() if _is_column(value)}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"columns of one round differ in length: {lengths}")
+    rows = next(iter(lengths.values()), 1)
+    arrays = []
+    for field in schema:
+        value = columns.get(field.name)
+        if isinstance(value, pa.Array):
+            array = value.cast(field.type)
+        elif _is_column(value):
+            array = pa.array(value, type=field.type, from_pandas=True)
+        else:
+            # Through an array, since a scalar NaN would not become null.
+            array = pa.repeat(pa.array([value], type=field.type, from_pandas=True)[0], rows)
+        if array.null_count and not field.nullable:
+            raise ValueError(f"column {field.name} must not be empty")
+        arrays.append(array)
+    return pa.table(arrays, schema=schema)
+
+
+def _is_column(value: Any) -> bool:
+    return isinstance(value, list | tuple | pa.Array) or getattr(value, "ndim", 0) > 0
+
+
+def _null_below_zero(labels: Any) -> pa.Array | None:
+    if labels is None:
+        return None
+    array = pa.array(labels, type=pa.int32(), from_pandas=True)
+    return pc.if_else(pc.greater_equal(array, 0), array, None)
+
+
+def _plain(value: Any) -> Any:
+    """Turn numpy values into what JSON has; NaN and infinity, which it has not, into null."""
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,110 @@
+"""What a person sees of a run: a live progress bar on a terminal, plain lines where there is none, a table at the end.
+
+Progress goes to the error stream; the table and, as its last line, the run folder go to standard output.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from rayfl.results import Run
+from rayfl.server import RoundRecord
+
+_PLAIN_LINES = 50  # a log should show a run's course, not every round of a thousand
+
+
+class Screen:
+    """Shows one run. `quiet` shows nothing, for use from Python and in tests."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self._console = Console(stderr=True, quiet=quiet, highlight=False)
+        self._out = Console(quiet=quiet, highlight=False)
+        self._quiet = quiet
+        self._progress: Progress | None = None
+        self._task = TaskID(0)
+        self._rounds = 0
+        self._accuracy = float("nan")
+
+    def say(self, text: str) -> None:
+        """Show a line."""
+        self._console.print(text, style="dim", markup=False, soft_wrap=True)
+
+    def warn(self, text: str) -> None:
+        """Show a line that deserves a look."""
+        self._console.print(f"warning: {text}", style="yellow", markup=False, soft_wrap=True)
+
+    @contextmanager
+    def rounds(self, count: int) -> Iterator[None]:
+        """Show progress over `count` rounds while inside."""
+        self._rounds = count
+        if self._quiet or not self._console.is_terminal:
+            yield
+            return
+        columns = (
+            TextColumn("round"),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[status]}"),
+            TextColumn("left"),
+            TimeRemainingColumn(compact=True),
+        )
+        with Progress(*columns, console=self._console) as progress:
+            self._progress = progress
+            self._task = progress.add_task("rounds", total=count, status="")
+            yield
+        self._progress = None
+
+    def show_round(self, record: RoundRecord) -> None:
+        """Show what a round gave."""
+        rounds, number = record.summary, record.number
+        self._accuracy = rounds.get("accuracy", self._accuracy)
+        status = f"accuracy {self._accuracy:.3f}"
+        if record.clusters is not None:
+            sizes = np.sort(record.clusters["size"])[::-1]
+            shown = ",".join(map(str, sizes[:8])) + (",..." if len(sizes) > 8 else "")
+            status += f"  K {rounds['clusters']} ({shown})"
+        if rounds.get("ari") is not None:
+            status += f"  ARI {rounds['ari']:.2f}"
+        status += f"  {rounds['seconds_total']:.2f} s/round"
+        if self._progress is not None:
+            self._progress.update(self._task, completed=number, status=status)
+        elif number in (1, self._rounds) or number % max(1, self._rounds // _PLAIN_LINES) == 0:
+            left = (self._rounds - number) * rounds["seconds_total"]
+            self._console.print(
+                f"round {number}/{self._rounds}  {status}  {left:.0f} s left", markup=False, soft_wrap=True
+            )
+
+    def summarise(self, run: Run) -> None:
+        """Show the small table of a finished run, and its folder on the last line."""
+        if self._quiet:
+            return
+        rounds = run.rounds
+        last = rounds.iloc[-1]
+        table = Table(title=f"{last['method']}, seed {last['seed']}, after {last['round']} rounds")
+        cells = {
+            "accuracy": f"{last['accuracy']:.4f}",
+            "mean over clients": f"{last['accuracy_mean']:.4f}",
+            "macro-F1": f"{last['macro_f1']:.4f}",
+            "clusters": _number(last["clusters"], "d"),
+            "ARI": _number(last["ari"], ".3f"),
+            "s/round": f"{rounds['seconds_total'].median():.2f}",
+            "MB up": f"{rounds['bytes_up'].sum() / 1e6:.1f}",
+            "MB down": f"{rounds['bytes_down'].sum() / 1e6:.1f}",
+        }
+        for name in cells:
+            table.add_column(name, justify="right")
+        table.add_row(*cells.values())
+        self._out.print(table)
+        # Bare print: rich would break a long path over lines.
+        print(run.path, file=sys.stdout, flush=True)
+
+
+def _number(value: float, form: str) -> str:
+    if value is None or value != value:  # NaN, or pandas' NA as float
+        return "-"
+    return format(int(value) if form == "d" else value, form)

@@ -1,0 +1,120 @@
+"""The server: picks each round's cohort, lets the method run, tests the models, and records what happened.
+
+Knows the federation's interface and the method, not Ray and not files.
+"""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rayfl.analysis.truth import adjusted_rand, misclustering, normalised_mutual_information
+from rayfl.config import Config
+from rayfl.federation.interface import Federation
+from rayfl.methods import create_method
+from rayfl.randomness import Purpose, generator
+from rayfl.training.evaluation import Scores
+
+Columns = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """What one round gives to the three tables, as columns, and to `extras`."""
+
+    number: int
+    summary: Columns
+    clients: Columns
+    clusters: Columns | None
+    extras: dict[str, Any]
+
+
+class Server:
+    """Runs the rounds of one run."""
+
+    def __init__(self, config: Config, fed: Federation, truth: np.ndarray | None) -> None:
+        self.config, self.fed, self.truth = config, fed, truth
+        self.method = create_method(config, fed)
+
+    def run_round(self, number: int) -> RoundRecord:
+        """Run round `number`, counted from 1, and return what the tables get."""
+        begin = time.perf_counter()
+        self.fed.begin_round(number)
+        cohort = self._cohort(number)
+        self.method.round(cohort)
+        scores = None
+        extras: dict[str, Any] = {}
+        if number % self.config.evaluate.every == 0 or number == self.config.rounds:
+            scores = self.fed.evaluate(self.method.tested_models())
+            for name, models in self.method.also_tested().items():
+                extras[f"{name}_accuracy"] = self._weighted(self.fed.evaluate(models).accuracy)
+        extras.update(self.method.extras())
+        return self._record(number, cohort, scores, extras, time.perf_counter() - begin)
+
+    def close(self) -> None:
+        """Let go of the federation."""
+        self.fed.close()
+
+    def _cohort(self, number: int) -> np.ndarray:
+        rng = generator(self.config.seed, Purpose.COHORT, number)
+        size = self.config.cohort_size(self.fed.clients)
+        return np.sort(rng.choice(self.fed.clients, size, replace=False))
+
+    def _weighted(self, values: np.ndarray) -> float:
+        return float(np.average(values, weights=self.fed.n_test))
+
+    def _record(
+        self, number: int, cohort: np.ndarray, scores: Scores | None, extras: dict[str, Any], seconds: float
+    ) -> RoundRecord:
+        ledger = self.fed.ledger
+        assignment = self.method.assignment()
+        summary: Columns = {
+            "clients_trained": len(cohort),
+            "bytes_up": ledger.bytes_up,
+            "bytes_down": ledger.bytes_down,
+            "seconds_train": ledger.seconds["train"],
+            "seconds_eval": ledger.seconds["eval"],
+            "seconds_server": seconds - ledger.seconds["train"] - ledger.seconds["eval"],
+            "seconds_total": seconds,
+        }
+        if scores is not None:
+            summary |= {
+                "accuracy": self._weighted(scores.accuracy),
+                "macro_f1": self._weighted(scores.macro_f1),
+                "loss": self._weighted(scores.loss),
+                "accuracy_mean": float(scores.accuracy.mean()),
+                "macro_f1_mean": float(scores.macro_f1.mean()),
+            }
+        clusters: Columns | None = None
+        if assignment is not None:
+            present, sizes = np.unique(assignment[assignment >= 0], return_counts=True)
+            summary |= {"clusters": len(present), "largest_share": float(sizes.max() / sizes.sum())}
+            if self.truth is not None:
+                summary |= {
+                    "ari": adjusted_rand(self.truth, assignment),
+                    "nmi": normalised_mutual_information(self.truth, assignment),
+                    "misclustering": misclustering(self.truth, assignment),
+                }
+            clusters = {"cluster": present, "size": sizes}
+            clusters |= self.method.cluster_statistics()
+        clients = self._client_columns(cohort, assignment, scores)
+        return RoundRecord(number, summary, clients, clusters, extras)
+
+    def _client_columns(self, cohort: np.ndarray, assignment: np.ndarray | None, scores: Scores | None) -> Columns:
+        """Return a row per client in rounds that were evaluated, else a row per client that trained."""
+        everyone = np.arange(self.fed.clients)
+        who = cohort if scores is None else everyone
+        columns: Columns = {
+            "client": who,
+            "trained": np.isin(who, cohort),
+            "n_train": self.fed.n_train[who],
+            "n_test": self.fed.n_test[who],
+        }
+        if assignment is not None:
+            columns["cluster"] = assignment[who]
+        if self.truth is not None:
+            columns["true_cluster"] = self.truth[who]
+        if scores is not None:
+            columns |= {"accuracy": scores.accuracy, "macro_f1": scores.macro_f1, "loss": scores.loss}
+        return columns

@@ -1,0 +1,29 @@
+"""Which samples each optimiser step of a client sees. Shared by all trainers, so that they see the same."""
+
+import numpy as np
+
+from rayfl.config import LocalConfig
+
+
+def draw_batches(rng: np.random.Generator, n: int, local: LocalConfig) -> list[np.ndarray]:
+    """Return the positions (0 to n - 1) of each step's batch.
+
+    With `local.steps`, every batch is full (or the whole data set, where that is smaller) and the stream goes
+    through the data in a new random order each time it has been used up. With `local.epochs`, the last batch of a
+    pass holds what is left; a single left-over sample is skipped, since batch norm cannot be trained on one.
+
+    >>> [b.size for b in draw_batches(np.random.default_rng(0), 65, LocalConfig(epochs=1, batch_size=32))]
+    [32, 32]
+    """
+    size = min(local.batch_size, n)
+    if local.epochs is not None:
+        batches = []
+        for _ in range(local.epochs):
+            order = rng.permutation(n)
+            cuts = [order[i : i + size] for i in range(0, n, size)]
+            batches += cuts[:-1] if len(cuts) > 1 and cuts[-1].size == 1 else cuts
+        return batches
+    assert local.steps is not None  # the config fills one of the two
+    needed = local.steps * size
+    stream = np.concatenate([rng.permutation(n) for _ in range(-(-needed // n))])[:needed]
+    return list(stream.reshape(local.steps, size))

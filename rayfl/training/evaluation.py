@@ -1,0 +1,73 @@
+"""Testing models on clients' test sets: accuracy, macro-F1 and loss per client, in eval mode."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.nn.functional import cross_entropy
+
+from rayfl.models import FlatModel
+
+#: Samples per forward pass. Part of the bits: a network's output for a sample may depend on the batch around it.
+CHUNK = 512
+
+
+@dataclass(frozen=True)
+class Scores:
+    """One number per client each, in the order in which the clients were given."""
+
+    accuracy: np.ndarray
+    macro_f1: np.ndarray
+    loss: np.ndarray
+
+
+def plan_groups(choice: np.ndarray, sizes: np.ndarray) -> list[tuple[int, np.ndarray]]:
+    """Cut clients into groups that are tested in one pass: (model, positions) with about CHUNK samples each.
+
+    The cut depends on nothing but its arguments, so it is the same for any number of actors.
+
+    >>> [(k, g.tolist()) for k, g in plan_groups(np.array([0, 1, 0]), np.array([300, 300, 300]))]
+    [(0, [0, 2]), (1, [1])]
+    """
+    groups = []
+    for model in np.unique(choice):
+        members = np.flatnonzero(choice == model)
+        ends = np.cumsum(sizes[members])
+        cuts = np.unique(np.searchsorted(ends, np.arange(CHUNK, ends[-1] + CHUNK, CHUNK), side="left") + 1)
+        groups += [(int(model), part) for part in np.split(members, cuts[cuts < len(members)])]
+    return groups
+
+
+@torch.no_grad()
+def score_together(
+    model: FlatModel, tests: Sequence[tuple[torch.Tensor, torch.Tensor]], classes: int
+) -> list[tuple[float, float, float]]:
+    """Test one model on several clients' samples in shared passes; return (accuracy, macro-F1, loss) per client."""
+    model.module.eval()
+    inputs = torch.cat([x for x, _ in tests])
+    labels = torch.cat([y for _, y in tests])
+    logits = torch.cat([model.module(part) for part in inputs.split(CHUNK)])
+    losses = cross_entropy(logits, labels, reduction="none").double().cpu().numpy()
+    predicted = logits.argmax(1).cpu().numpy()
+    true = labels.cpu().numpy()
+    scores = []
+    end = 0
+    for _, y in tests:
+        begin, end = end, end + len(y)
+        part = slice(begin, end)
+        accuracy = float(np.mean(predicted[part] == true[part]))
+        scores.append((accuracy, macro_f1(true[part], predicted[part], classes), float(losses[part].mean())))
+    return scores
+
+
+def macro_f1(true: np.ndarray, predicted: np.ndarray, classes: int) -> float:
+    """Return the plain mean of F1 over the classes that occur, as labels or as predictions.
+
+    >>> macro_f1(np.array([0, 0, 1]), np.array([0, 1, 1]), 10)  # F1 is 2/3 for both classes that occur
+    0.6666666666666666
+    """
+    hits = np.bincount(true[true == predicted], minlength=classes)
+    both = np.bincount(true, minlength=classes) + np.bincount(predicted, minlength=classes)
+    occurs = both > 0
+    return float(np.mean(2 * hits[occurs] / both[occurs]))

@@ -1,0 +1,92 @@
+"""One Ray for the whole session: starting one takes seconds. Its CPUs and GPUs are only counted."""
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rayfl.config import load_config
+from rayfl.results import Run
+from rayfl.screen import Screen
+from rayfl.simulation import simulate
+
+
+@pytest.fixture(scope="session")
+def ray_session() -> Iterator[None]:
+    import ray
+
+    ray.init(
+        address="local",
+        num_cpus=4,
+        num_gpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+    )
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def simulate_quietly(tmp_path: Path) -> Callable[..., Run]:
+    """Run a config given as dotted overrides, into a folder of this test's own."""
+
+    def run(*overrides: str, config: Any = None) -> Run:
+        return simulate(load_config(config, [f"output.dir={tmp_path}", *overrides]), Screen(quiet=True))
+
+    return run
+
+
+@pytest.fixture
+def own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Write a module as a user would have it, outside the package, on the path of this process."""
+
+    def write(module: str, text: str) -> None:
+        folder = tmp_path / "own"
+        folder.mkdir(exist_ok=True)
+        (folder / f"{module}.py").write_text(text)
+        monkeypatch.syspath_prepend(str(folder))
+
+    return write
+
+
+@pytest.fixture
+def bn_module(own_code: Callable[[str, str], None]) -> str:
+    """A network with batch norm and dropout, by import path."""
+    own_code(
+        "with_norm",
+        """
+from torch import nn
+
+class Net(nn.Sequential):
+    def __init__(self, classes):
+        super().__init__(
+            nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(0.3), nn.Linear(4 * 36, classes)
+        )
+""",
+    )
+    return "with_norm:Net"
+
+
+@pytest.fixture
+def failing_module(own_code: Callable[[str, str], None]) -> str:
+    """A network that fails in training only."""
+    own_code(
+        "failing",
+        """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.head = nn.Linear(64, classes)
+
+    def forward(self, x):
+        if self.training:
+            raise RuntimeError("the cat ate it")
+        return self.head(x.flatten(1))
+""",
+    )
+    return "failing:Net"

@@ -1,0 +1,289 @@
+"""Both federations give the same bits, for any number of actors, and move only what they should."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rayfl.clustering import LowRankMap
+from rayfl.config import load_config
+from rayfl.errors import ClientError, DivergedError, InputError
+from rayfl.federation.interface import FLOAT_BYTES, Models, Pull, everyone
+from rayfl.federation.serial import SerialFederation
+from rayfl.federation.worker import Worker
+from rayfl.results import Run
+from rayfl.simulation import prepare
+
+SMALL = ["rounds=12", "local.steps=3", "local.lr=0.1"]
+
+
+def tables(run: Run) -> list[pd.DataFrame]:
+    """The three tables without what may differ: the run's name and the clock."""
+    frames = [run.rounds, run.clients, run.clusters]
+    return [f.drop(columns=["run", *[c for c in f if c.startswith("seconds")]]) for f in frames]
+
+
+def assert_same(one: Run, other: Run) -> None:
+    for a, b in zip(tables(one), tables(other), strict=True):
+        pd.testing.assert_frame_equal(a, b, check_exact=True)
+
+
+def federation(*overrides: str) -> SerialFederation:
+    prepared = prepare(load_config(None, ["local.steps=2", *overrides]))
+    fed = SerialFederation(prepared.facts, Worker(prepared.config, prepared.dataset, prepared.partition))
+    fed.begin_round(1)
+    return fed
+
+
+@pytest.mark.parametrize("participation", ["1.0", "0.25"])
+@pytest.mark.parametrize("method", ["fedavg", "fedac"])
+def test_serial_and_one_two_three_actors_give_the_same_tables(
+    simulate_quietly: Callable[..., Run], ray_session: None, method: str, participation: str
+) -> None:
+    common = [*SMALL, f"method.name={method}", f"participation.fraction={participation}"]
+    common += ["method.tune_from=2"] if method == "fedac" else []  # so that tuning is part of it
+    reference = simulate_quietly(*common, "federation=serial")
+    assert len(reference.rounds) == 12
+    for actors in (1, 2, 3):
+        assert_same(reference, simulate_quietly(*common, f"ray.actors={actors}"))
+
+
+def test_batch_norm_and_dropout_give_the_same_bits_too(
+    simulate_quietly: Callable[..., Run], ray_session: None, bn_module: str
+) -> None:
+    common = ["rounds=3", "local.steps=2", "method.name=fedavg", f"model.name={bn_module}"]
+    assert_same(simulate_quietly(*common, "federation=serial"), simulate_quietly(*common, "ray.actors=3"))
+
+
+def test_the_same_seed_gives_the_same_tables_and_another_seed_others(
+    simulate_quietly: Callable[..., Run],
+) -> None:
+    common = ["rounds=2", "local.steps=2", "federation=serial", "method.name=fedavg"]
+    first = simulate_quietly(*common)
+    assert_same(first, simulate_quietly(*common))
+    assert not simulate_quietly(*common, "seed=1").rounds["loss"].equals(first.rounds["loss"])
+
+
+def test_a_run_leaves_torchs_random_state_and_threads_alone(simulate_quietly: Callable[..., Run]) -> None:
+    import torch
+
+    torch.manual_seed(5)
+    state, threads = torch.get_rng_state(), torch.get_num_threads()
+    simulate_quietly("rounds=1", "local.steps=1", "federation=serial", "method.name=fedavg")
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.get_num_threads() == threads
+
+
+def test_the_mean_is_weighted_by_what_it_is_told() -> None:
+    fed = federation()
+    cohort = np.array([2, 5, 11])
+    fed.train(cohort)
+    vectors = fed.collect(cohort)
+    weights = np.array([1, 2, 5])
+    expected = np.average(vectors.astype(np.float64), axis=0, weights=weights)
+    np.testing.assert_allclose(fed.mean(cohort, weights), expected, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(fed.mean(cohort), vectors.mean(0), rtol=1e-5, atol=1e-7)
+
+
+def test_the_mean_of_a_part_has_only_that_part() -> None:
+    fed = federation()
+    cohort = np.arange(3)
+    fed.train(cohort)
+    whole, part = fed.mean(cohort), fed.mean(cohort, part="backbone")
+    assert np.array_equal(part[fed.layout.backbone], whole[fed.layout.backbone])
+    assert not part[fed.layout.head].any()
+
+
+def test_kept_sums_follow_who_trained_and_who_moved() -> None:
+    """The corrected sums equal sums made from nothing, after training, moving, and a cluster's end."""
+    fed = federation()
+    rng = np.random.default_rng(0)
+    fed.train(np.arange(20), keep=True)
+    for number, clusters in enumerate([[0, 1, 2], [0, 1, 2], [1, 7]], start=2):
+        fed.begin_round(number)
+        fed.train(rng.choice(20, 6, replace=False), keep=True)
+        assignment = rng.choice(clusters, 20)
+        assignment[number] = -1
+        means = fed.mean_of_kept(assignment, np.array(clusters))
+        for row, cluster in enumerate(clusters):
+            members = np.flatnonzero(assignment == cluster)
+            assert np.array_equal(means[row], fed.mean(members)), (number, cluster)
+
+
+def test_a_client_starts_from_what_it_kept_with_the_given_part_laid_over() -> None:
+    fed = federation("local.lr=1e-12")  # training that leaves the start as it is
+    mine = np.full(fed.layout.size, 0.5, np.float32)
+    theirs = np.full(fed.layout.size, -0.25, np.float32)
+    fed.train(np.array([3]), start=everyone(mine, fed.clients), keep=True)
+    fed.train(np.array([3]), start=everyone(theirs, fed.clients, "backbone"), keep=True)
+    (vector,) = fed.collect(np.array([3]))
+    np.testing.assert_allclose(vector[fed.layout.backbone], -0.25, rtol=1e-5)
+    np.testing.assert_allclose(vector[fed.layout.head], 0.5, rtol=1e-5)
+
+
+def test_a_client_that_keeps_nothing_starts_from_the_initial_model() -> None:
+    fed = federation("local.lr=1e-12")
+    fed.train(np.array([3]), start=everyone(np.ones(fed.layout.size, np.float32), fed.clients))
+    fed.train(np.array([3]))
+    np.testing.assert_allclose(fed.collect(np.array([3]))[0], fed.initial[: fed.layout.parameters], atol=1e-6)
+
+
+def test_a_pull_reaches_only_those_it_is_handed_to() -> None:
+    target = np.zeros(federation().layout.size, np.float32)
+    choice = np.full(20, -1)
+    choice[4] = 0
+    plain, pulled = federation(), federation()
+    plain.train(np.array([4, 5]))
+    pulled.train(np.array([4, 5]), pulls=[Pull(Models(target[None], choice), 1.0)])
+    a, b = plain.collect(np.array([4, 5])), pulled.collect(np.array([4, 5]))
+    assert not np.array_equal(a[0], b[0])
+    assert np.linalg.norm(b[0]) < np.linalg.norm(a[0])
+    assert np.array_equal(a[1], b[1])
+
+
+def test_bytes_are_what_a_deployment_would_send() -> None:
+    fed = federation()
+    model, everyones = fed.initial, fed.layout.size * FLOAT_BYTES
+    cohort = np.arange(5)
+    handed = everyone(model, fed.clients)
+    fed.train(cohort, start=handed, pulls=[Pull(handed, 0.1)])  # one model, though it is used twice
+    assert fed.ledger.bytes_down == 5 * everyones
+    fed.mean(cohort, part="backbone")
+    fed.mean(cohort)  # the backbone is there already: only the heads follow
+    assert fed.ledger.bytes_up == 5 * everyones
+    dim = fed.layout.parameters
+    fed.begin_round(2)
+    low_rank = LowRankMap(np.zeros(dim, np.float32), np.eye(3, dim, dtype=np.float32))
+    fed.project(cohort, low_rank)
+    fed.project(cohort, low_rank)
+    assert fed.ledger.bytes_down == 5 * 3 * dim * FLOAT_BYTES  # the map travels once
+    assert fed.ledger.bytes_up == 2 * 5 * (3 + 1) * 8
+
+
+def test_a_broadcast_is_unchanged_after_a_round(ray_session: None) -> None:
+    """torch.from_numpy on a fetched array would let an in-place step change it for every later reader."""
+    import ray
+
+    from rayfl.federation.ray_client import ClientActor
+
+    prepared = prepare(load_config(None, ["local.steps=2"]))
+    stack = prepared.facts.initial[None].copy()
+    actor = (
+        ray.remote(ClientActor)
+        .options(num_cpus=1)
+        .remote(prepared.config, [], ray.put(prepared.dataset), ray.put(prepared.partition))
+    )
+    shared = ray.put([stack, stack])
+    clients = np.arange(4)
+    choice = np.zeros(4, int)
+    call = actor.call.remote("train", shared, 1, clients, (choice, "all"), [(choice, "all", 0.5)], False)
+    ray.get(call, timeout=120)
+    ray.get(actor.call.remote("evaluate", shared, [], [(0, clients)]), timeout=120)
+    for array in ray.get(shared):
+        assert np.array_equal(array, stack)
+    ray.kill(actor)
+
+
+def test_what_leaves_an_actor_is_one_sum_per_cluster_and_d_numbers_per_client() -> None:
+    """Not one model per client: checked on the worker's very answers."""
+    import pickle
+
+    fed = federation()
+    cohort = np.arange(20)
+    fed.train(cohort, keep=True)
+    worker = fed._worker
+    assignment = cohort % 2
+    sums = len(pickle.dumps(worker.kept_sums(None, cohort, assignment, 36)))
+    assert sums < 2 * fed.layout.size * 8 + 2_000
+    low_rank = LowRankMap(
+        np.zeros(fed.layout.parameters, np.float32), np.eye(5, fed.layout.parameters, dtype=np.float32)
+    )
+    assert len(pickle.dumps(worker.project(low_rank, cohort))) < 20 * (5 + 1) * 8 + 2_000
+
+
+def test_a_failing_client_is_named_with_its_round_and_traceback(
+    simulate_quietly: Callable[..., Run], ray_session: None, failing_module: str
+) -> None:
+    for federation_kind in ("serial", "ray"):
+        with pytest.raises(ClientError, match=r"client \d+ failed in round 1:\nTraceback(.|\n)*the cat ate it"):
+            simulate_quietly(
+                "rounds=2",
+                "method.name=fedavg",
+                f"model.name={failing_module}",
+                f"federation={federation_kind}",
+            )
+
+
+def test_diverging_training_is_told_with_the_cure(simulate_quietly: Callable[..., Run]) -> None:
+    with pytest.raises(DivergedError, match=r"lower local\.lr"):
+        simulate_quietly("rounds=5", "federation=serial", "method.name=fedavg", "local.lr=1e6")
+
+
+class TestPlacement:
+    """Logical GPUs: two of them, as the session's Ray counts."""
+
+    def seats(self, *overrides: str) -> list[Any]:
+        from rayfl.federation.ray_federation import ray_server
+
+        p = prepare(load_config(None, ["method.name=fedavg", *overrides]))
+        with ray_server(p.config, p.dataset, p.partition, p.facts) as server:
+            return list(server.seats)
+
+    def test_actors_are_pinned_to_their_share_of_a_gpu(self, ray_session: None) -> None:
+        seats = self.seats("ray.actors_per_gpu=2", "ray.cpus_per_actor=0.5")
+        assert sorted(s.gpus[0] for s in seats) == [0, 0, 1, 1]
+        assert {s.device for s in seats} == {"cpu"}  # Ray counts GPUs that this machine does not have
+
+    def test_without_a_gpu_share_nobody_sits_on_one(self, ray_session: None) -> None:
+        seats = self.seats("ray.actors=2")
+        assert [s.gpus for s in seats] == [[], []]
+        assert len({s.pid for s in seats}) == 2
+
+    @pytest.mark.parametrize(
+        ("overrides", "told"),
+        [
+            (["ray.actors=5"], r"ray\.actors=5 do not fit.*4 fit.*ray\.actors=4"),
+            (["ray.actors=9", "ray.actors_per_gpu=4", "ray.cpus_per_actor=0"], r"ray\.actors=9.*8 fit"),
+            (["ray.gpus_per_actor=3"], r"no client actor fits.*3 GPUs.*raise ray\.actors_per_gpu"),
+            (["ray.cpus_per_actor=64"], r"no client actor fits.*lower ray\.cpus_per_actor"),
+        ],
+    )
+    def test_what_can_never_fit_is_refused_with_the_cure(
+        self, ray_session: None, overrides: list[str], told: str
+    ) -> None:
+        with pytest.raises(InputError, match=told):
+            self.seats(*overrides)
+
+    def test_what_does_not_fit_now_is_told_after_the_timeout(self, ray_session: None) -> None:
+        import ray
+
+        @ray.remote(num_cpus=3)
+        class Hog:
+            def ready(self) -> None: ...
+
+        hog = Hog.remote()
+        ray.get(hog.ready.remote(), timeout=60)
+        try:
+            with pytest.raises(InputError, match=r"of 4 client actors did not start within ray\.start_timeout=15"):
+                self.seats("ray.actors=4", "ray.start_timeout=15")
+        finally:
+            ray.kill(hog)
+
+    def test_more_actors_than_clients_are_not_started(self, ray_session: None) -> None:
+        seats = self.seats("partition.clients=4", "partition.samples=[20,20]", "ray.cpus_per_actor=0.5")
+        assert len(seats) == 4
+
+
+def test_a_ray_that_was_not_ours_stays_up(simulate_quietly: Callable[..., Run], ray_session: None) -> None:
+    import ray
+
+    simulate_quietly("rounds=1", "local.steps=1", "method.name=fedavg", "ray.actors=1")
+    assert ray.is_initialized()
+
+    @ray.remote(num_cpus=4)
+    def all_cpus() -> bool:
+        return True
+
+    assert ray.get(all_cpus.remote(), timeout=60)  # and its actors are gone

@@ -1,0 +1,128 @@
+"""The loop trainer, its batches and the evaluation, against numbers worked out by hand or by torch itself."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import f1_score
+from torch import nn
+
+from rayfl.config import LocalConfig
+from rayfl.models import FlatModel
+from rayfl.training.batches import draw_batches
+from rayfl.training.evaluation import CHUNK, macro_f1, plan_groups, score_together
+from rayfl.training.loop import FlatPull, train
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+
+
+def batches(count: int = 4) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    return [
+        (torch.randn(8, 6, generator=generator), torch.randint(0, 3, (8,), generator=generator)) for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.01])
+def test_the_flat_update_is_torchs_own_sgd(momentum: float, weight_decay: float) -> None:
+    local = LocalConfig(steps=4, momentum=momentum, weight_decay=weight_decay)
+    model = FlatModel(network())
+    train(model, batches(), local, lr=0.1)
+    reference = network()
+    optimiser = torch.optim.SGD(reference.parameters(), 0.1, momentum, weight_decay=weight_decay)
+    for inputs, labels in batches():
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(reference(inputs), labels).backward()
+        optimiser.step()
+    expected = torch.cat([p.detach().flatten() for p in reference.parameters()])
+    torch.testing.assert_close(model.vector, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_the_pulls_in_closed_form_are_the_autograd_of_their_terms() -> None:
+    """Alg. 1 of FedAC: mu (w - W) on all parameters and lambda (phi - Phi) on the backbone, each step."""
+    mu, lam = 0.7, 0.3
+    model = FlatModel(network())
+    centre = torch.linspace(-1, 1, model.layout.parameters)
+    backbone = model.layout.backbone
+    embedding = torch.full((backbone.stop,), 0.25)
+    pulls = [
+        FlatPull(centre, mu, model.layout.part("all")),
+        FlatPull(embedding, lam, model.layout.part("backbone")),
+    ]
+    train(model, batches(), LocalConfig(steps=4), lr=0.1, pulls=pulls)
+
+    reference = network()
+    for inputs, labels in batches():
+        w = torch.cat([p.flatten() for p in reference.parameters()])
+        loss = nn.functional.cross_entropy(reference(inputs), labels)
+        loss = loss + mu / 2 * (w - centre).square().sum()
+        loss = loss + lam / 2 * (w[backbone] - embedding).square().sum()
+        gradients = torch.autograd.grad(loss, list(reference.parameters()))
+        with torch.no_grad():
+            for parameter, gradient in zip(reference.parameters(), gradients, strict=True):
+                parameter -= 0.1 * gradient
+    expected = torch.cat([p.detach().flatten() for p in reference.parameters()])
+    torch.testing.assert_close(model.vector, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_training_leaves_the_targets_of_its_pulls_alone() -> None:
+    model = FlatModel(network())
+    target = torch.ones(model.layout.parameters)
+    train(model, batches(), LocalConfig(steps=4), 0.1, [FlatPull(target, 0.5, model.layout.part("all"))])
+    assert torch.equal(target, torch.ones_like(target))
+
+
+def test_steps_go_through_all_data_before_any_sample_comes_again() -> None:
+    drawn = draw_batches(np.random.default_rng(0), 10, LocalConfig(steps=5, batch_size=4))
+    assert [b.size for b in drawn] == [4] * 5
+    stream = np.concatenate(drawn)
+    assert sorted(stream[:10]) == list(range(10))
+    assert sorted(stream[10:]) == list(range(10))
+
+
+def test_a_small_client_trains_on_all_it_has() -> None:
+    drawn = draw_batches(np.random.default_rng(0), 3, LocalConfig(steps=2, batch_size=32))
+    assert [sorted(b) for b in drawn] == [[0, 1, 2]] * 2
+
+
+def test_an_epoch_sees_every_sample_once() -> None:
+    drawn = draw_batches(np.random.default_rng(0), 10, LocalConfig(epochs=2, batch_size=4))
+    assert [b.size for b in drawn] == [4, 4, 2] * 2
+    assert sorted(np.concatenate(drawn[:3])) == list(range(10))
+
+
+def test_macro_f1_is_that_of_scikit_learn() -> None:
+    rng = np.random.default_rng(0)
+    true, predicted = rng.integers(0, 7, 60), rng.integers(0, 7, 60)
+    assert macro_f1(true, predicted, 10) == pytest.approx(f1_score(true, predicted, average="macro"))
+
+
+def test_scores_of_clients_tested_together_are_each_their_own() -> None:
+    model = FlatModel(network())
+    tests = batches(3)
+    together = score_together(model, tests, 3)
+    for (inputs, labels), (accuracy, _, loss) in zip(tests, together, strict=True):
+        logits = model.module(inputs)
+        assert accuracy == pytest.approx((logits.argmax(1) == labels).double().mean().item())
+        assert loss == pytest.approx(nn.functional.cross_entropy(logits, labels).item(), rel=1e-5)
+
+
+def test_evaluation_does_not_let_batch_norm_learn_from_test_data() -> None:
+    """A trap of public code: no eval() at test time."""
+    model = FlatModel(nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3)))
+    before = model.copy()
+    score_together(model, batches(2), 3)
+    assert torch.equal(model.vector, before)
+
+
+def test_groups_hold_every_client_once_and_about_a_chunk_of_samples() -> None:
+    rng = np.random.default_rng(0)
+    choice, sizes = rng.integers(-1, 4, 500), rng.integers(1, 90, 500)
+    groups = plan_groups(choice, sizes)
+    assert sorted(np.concatenate([g for _, g in groups])) == list(range(500))
+    for model, members in groups:
+        assert (choice[members] == model).all()
+        assert sizes[members].sum() < CHUNK + 90
