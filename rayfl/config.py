@@ -5,13 +5,13 @@ method's own options mean stands with the method; here they are only carried.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from rayfl.errors import InputError, closest
@@ -182,11 +182,19 @@ class MethodConfig(Section):
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
     name: str = Field("fedac", description="see `rayfl methods`, or package.module:Class")
+    _of_another: frozenset[str] = PrivateAttr(frozenset())
 
     @property
     def options(self) -> dict[str, Any]:
         """The method's own options as given."""
         return dict(self.model_extra or {})
+
+    def options_among(self, known: Collection[str]) -> dict[str, Any]:
+        """The options as given, without those that a file meant for the method that an override replaced.
+
+        So `rayfl run fedac.yaml method.name=fedavg` runs, and still keeps what both methods know.
+        """
+        return {k: v for k, v in self.options.items() if k in known or k not in self._of_another}
 
 
 class LocalConfig(Section):
@@ -330,13 +338,19 @@ def load_config(
     'fedavg'
     """
     tree = _tree(given)
+    filed = tree.get("method", {})
+    filed = dict(filed) if isinstance(filed, dict) else {}
     pairs = [_parse_override(o) for o in overrides] if not isinstance(overrides, Mapping) else overrides.items()
     for key, value in pairs:
         _set(tree, key, value)
     try:
-        return Config.model_validate(tree)
+        config = Config.model_validate(tree)
     except ValidationError as error:
         raise InputError(*[_line(e) for e in error.errors()]) from None
+    if config.method.name != filed.get("name", MethodConfig().name):
+        unchanged = {k for k, v in config.method.options.items() if k in filed and filed[k] == v}
+        config.method._of_another = frozenset(unchanged)
+    return config
 
 
 def describe_errors(error: ValidationError, prefix: str, model: type[BaseModel]) -> list[str]:

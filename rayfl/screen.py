@@ -4,6 +4,7 @@ Progress goes to the error stream; the table and, as its last line, the run fold
 """
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -28,6 +29,7 @@ class Screen:
         self._progress: Progress | None = None
         self._task = TaskID(0)
         self._rounds = 0
+        self._begin = time.monotonic()
         self._accuracy = float("nan")
 
     def say(self, text: str) -> None:
@@ -41,7 +43,7 @@ class Screen:
     @contextmanager
     def rounds(self, count: int) -> Iterator[None]:
         """Show progress over `count` rounds while inside."""
-        self._rounds = count
+        self._rounds, self._begin = count, time.monotonic()
         if self._quiet or not self._console.is_terminal:
             yield
             return
@@ -74,7 +76,7 @@ class Screen:
         if self._progress is not None:
             self._progress.update(self._task, completed=number, status=status)
         elif number in (1, self._rounds) or number % max(1, self._rounds // _PLAIN_LINES) == 0:
-            left = (self._rounds - number) * rounds["seconds_total"]
+            left = (self._rounds - number) * (time.monotonic() - self._begin) / number
             self._console.print(
                 f"round {number}/{self._rounds}  {status}  {left:.0f} s left", markup=False, soft_wrap=True
             )

@@ -47,6 +47,14 @@ def test_learning_rates_may_be_written_with_an_exponent() -> None:
     assert load_config(None, ["local.lr=5E-2"]).local.lr == 0.05
 
 
+def test_another_method_by_override_leaves_the_files_options_for_the_first_one_out() -> None:
+    file = {"method": {"name": "fedac", "tuning": "granularity", "mu": 0.3}}
+    assert load_config(file, ["method.name=fedprox"]).method.options_among({"mu"}) == {"mu": 0.3}
+    told = load_config(file, ["method.name=fedprox", "method.lam=2"]).method.options_among({"mu"})
+    assert told == {"mu": 0.3, "lam": 2}  # what was typed is not left out: it will be refused
+    assert load_config(file).method.options_among({"mu"}) == {"mu": 0.3, "tuning": "granularity"}
+
+
 def test_keyword_overrides_merge_into_sections() -> None:
     config = load_config({"local": {"lr": 0.5}}, {"local": {"batch_size": 8}, "method.name": "fedavg"})
     assert (config.local.lr, config.local.batch_size, config.method.name) == (0.5, 8, "fedavg")

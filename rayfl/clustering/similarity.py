@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.distance import pdist, squareform
 
-# 8,192 columns of 50 components in float64 are 3 MB: they stay in cache while every vector is projected.
-BLOCK = 8192
+# 16,384 columns of 50 components are 3 MB: they stay in cache while every vector is projected.
+BLOCK = 16384
 
 Floats = NDArray[np.float64]
 Weights = NDArray[np.float32]
@@ -61,31 +61,34 @@ def fit_low_rank(vectors: Weights, components: int) -> LowRankMap:
     return LowRankMap(mean, matrix)
 
 
-def project(fitted: LowRankMap, vector: Weights, centred: bool = True) -> Floats:
-    """Return the D numbers that a client sends for clustering; `centred` takes the map's mean off first.
+def project(fitted: LowRankMap, vector: Weights, origin: Weights) -> Floats:
+    """Return the D numbers M (w - origin) that a client sends for clustering.
+
+    Algorithm 2 projects the weights as they are: `origin` zero.
 
     >>> fitted = LowRankMap(mean=np.float32([1, 1]), components=np.float32([[0, 1]]))
-    >>> model = np.float32([5, 3])
-    >>> project(fitted, model).tolist(), project(fitted, model, centred=False).tolist()
-    ([2.0], [3.0])
+    >>> project(fitted, np.float32([5, 3]), origin=fitted.mean).tolist()
+    [2.0]
     """
-    return project_all(fitted, [vector], centred)[0]
+    return project_all(fitted, [vector], origin)[0]
 
 
-def project_all(fitted: LowRankMap, vectors: Sequence[Weights], centred: bool = True) -> Floats:
+def project_all(fitted: LowRankMap, vectors: Sequence[Weights], origin: Weights) -> Floats:
     """Return the sketches of many vectors, each with the very bits that `project` gives it alone.
 
-    A block of the matrix is read once for all vectors, which is what makes this several times faster.
+    A block of the matrix is read once for all vectors, and each vector is multiplied with it on its own: a product
+    with several at once might round differently. Sums over a block are float32, sums over blocks float64.
     """
     sketches = np.zeros((len(vectors), len(fitted.components)))
-    for part in _blocks(len(fitted.mean)):
-        matrix = fitted.components[:, part].astype(np.float64)
+    # In buffers of fixed alignment, since a BLAS may take another path for another one.
+    matrix = _aligned(len(fitted.components), BLOCK)
+    difference = _aligned(1, BLOCK)[0]
+    for part in _blocks(len(origin)):
+        width = part.stop - part.start
+        matrix[:, :width] = fitted.components[:, part]
         for sketch, vector in zip(sketches, vectors, strict=True):
-            block = vector[part].astype(np.float64)
-            if centred:
-                block -= fitted.mean[part]
-            # Not BLAS: its threads would split the sum, and the bits would depend on their number.
-            sketch += np.einsum("dj,j->d", matrix, block)
+            np.subtract(vector[part], origin[part], out=difference[:width])
+            sketch += matrix[:, :width] @ difference[:width]
     return sketches
 
 
@@ -132,6 +135,12 @@ def unit(vectors: Floats) -> Floats:
     """Return the rows scaled to length 1; zero rows stay zero."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / np.where(lengths > 0, lengths, 1.0)
+
+
+def _aligned(rows: int, columns: int) -> Weights:
+    raw = np.empty(rows * columns + 16, np.float32)
+    start = -raw.ctypes.data % 64 // raw.itemsize
+    return raw[start : start + rows * columns].reshape(rows, columns)
 
 
 def _blocks(dim: int) -> Iterator[slice]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rayfl.aggregation import fraction_bits, mean_of
-from rayfl.clustering import LowRankMap
+from rayfl.clustering.similarity import LowRankMap
 from rayfl.models import Layout, Part
 from rayfl.training.evaluation import Scores, plan_groups
 
@@ -186,7 +186,7 @@ class Federation(ABC):
         return self._means(sums, len(clusters), totals, bits, "all")
 
     def project(self, clients: np.ndarray, low_rank: LowRankMap) -> tuple[np.ndarray, np.ndarray]:
-        """Let clients project their latest model: (n, D) sketches M w, and each model's ||w - w_0||^2.
+        """Let clients project their latest model: (n, D) sketches M (w - w_0), and each model's ||w - w_0||^2.
 
         The map travels to a client once, when it is new; D + 1 numbers per client come back.
         """

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from rayfl.aggregation import ExactSum
-from rayfl.clustering import LowRankMap, project_all
+from rayfl.clustering.similarity import LowRankMap, project_all
 from rayfl.config import Config
 from rayfl.data import Dataset, Partition
 from rayfl.errors import ClientError, DivergedError
@@ -99,11 +99,11 @@ class Worker:
         return {cluster: s.total for cluster, s in self._sums.items()}
 
     def project(self, low_rank: LowRankMap, clients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the sketch of each client's parameters, and their squared distance from the initial ones."""
+        """Return M (w - w_0) and ||w - w_0||^2 of each client's parameters w."""
         vectors = [self._model_of(c)[: self.layout.parameters] for c in clients.tolist()]
         initial = self.initial[: self.layout.parameters]
         distances = [float(np.square(v - initial, dtype=np.float64).sum()) for v in vectors]
-        return project_all(low_rank, vectors, centred=False), np.array(distances)
+        return project_all(low_rank, vectors, initial), np.array(distances)
 
     def collect(self, _: Any, clients: np.ndarray) -> np.ndarray:
         """Return the parameters of each client's model, stacked."""

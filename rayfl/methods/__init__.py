@@ -48,7 +48,7 @@ def method_options(config: MethodConfig) -> Section:
     """Return the method's options with their defaults, or say what is wrong with them."""
     options = find_method(config.name).Options
     try:
-        return options.model_validate(config.options)
+        return options.model_validate(config.options_among(options.model_fields))
     except ValidationError as error:
         raise InputError(*describe_errors(error, "method", options)) from None
 

@@ -76,9 +76,9 @@ class FedACState:
     assignment: np.ndarray  # (m,) cluster numbers
     clusters: np.ndarray  # (K,) the numbers in use, rising; a number is never given to another cluster
     centres: np.ndarray  # Omega (K, size)
-    centre_sketches: np.ndarray  # (K, D): M Omega
+    centre_sketches: np.ndarray  # (K, D): M (Omega - w_0)
     low_rank: LowRankMap | None  # M
-    sketches: np.ndarray  # (m, D): M w_i of each client's last model
+    sketches: np.ndarray  # (m, D): M (w_i - w_0) of each client's last model
     from_initial: np.ndarray  # (m,): ||w_i - w_0||^2
     next_number: int = 0
     tuned: bool = False
@@ -153,9 +153,8 @@ class FedAC(Method):
         if state.low_rank is None or (self.fed.round - 1) % options.pca_every == 0 or first_tuning:
             state.low_rank = fit_low_rank(self.fed.collect(self._fit_on(cohort, seen)), options.components)
             state.sketches = np.zeros((self.fed.clients, len(state.low_rank.components)))
-            state.centre_sketches = project_all(
-                state.low_rank, list(state.centres[:, : self.fed.layout.parameters]), centred=False
-            )
+            centres = list(state.centres[:, : self.fed.layout.parameters])
+            state.centre_sketches = project_all(state.low_rank, centres, self._initial())
             cohort = seen
         state.sketches[cohort], state.from_initial[cohort] = self.fed.project(cohort, state.low_rank)
 
@@ -169,13 +168,16 @@ class FedAC(Method):
         return np.union1d(cohort, rng.choice(others, spare, replace=False))
 
     def _origin(self) -> np.ndarray:
-        """The sketch of the point from which the cosine is seen."""
-        low_rank = self.state.low_rank
+        """The sketch, M (x - w_0), of the point x from which the cosine is seen."""
+        low_rank, initial = self.state.low_rank, self._initial()
         assert low_rank is not None  # nothing is compared before the first sketch
-        if self.options.origin == "none":
+        if self.options.origin == "initial":
             return np.zeros(len(low_rank.components))
-        point = self.fed.initial[: self.fed.layout.parameters] if self.options.origin == "initial" else low_rank.mean
-        return project(low_rank, point, centred=False)
+        point = np.zeros_like(initial) if self.options.origin == "none" else low_rank.mean
+        return project(low_rank, point, initial)
+
+    def _initial(self) -> np.ndarray:
+        return self.fed.initial[: self.fed.layout.parameters]
 
     # -- the E-step and the M-step (Eq. 4 and 5) ------------------------------------------------------------
 
@@ -184,9 +186,11 @@ class FedAC(Method):
         state = self.state
         origin = self._origin()
         if not len(state.clusters):
-            count = min(self.options.clusters, len(seen))
-            seed = int(self._rng().integers(2**31))
-            drawn, _ = kmeans_plusplus(unit(state.sketches[seen] - origin), count, random_state=seed)
+            directions = unit(state.sketches[seen] - origin)
+            count = min(self.options.clusters, len(np.unique(directions, axis=0)))
+            drawn = directions[:1]
+            if count > 1:
+                drawn, _ = kmeans_plusplus(directions, count, random_state=int(self._rng().integers(2**31)))
             state.clusters = np.arange(count)
             state.centre_sketches = drawn + origin
         similarity = cosine(state.sketches[seen] - origin, state.centre_sketches - origin)
@@ -246,7 +250,7 @@ class FedAC(Method):
         The first is the mean of ||w_i - w_0||^2 less ||Omega_k - w_0||^2, so that no model has to travel for it.
         """
         state, parameters = self.state, self.fed.layout.parameters
-        points = np.vstack([self.fed.initial[None, :parameters], state.centres[:, :parameters]])
+        points = np.vstack([self._initial(), state.centres[:, :parameters]])
         distances = squared_distances(points)
         members = [state.assignment == k for k in state.clusters]
         spread = np.array([state.from_initial[who].mean() for who in members]) - distances[0, 1:]
