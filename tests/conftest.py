@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 from rayfl.config import load_config
+from rayfl.federation.serial import SerialFederation
+from rayfl.federation.worker import Worker
 from rayfl.results import Run
 from rayfl.screen import Screen
-from rayfl.simulation import simulate
+from rayfl.server import Server
+from rayfl.simulation import prepare, simulate
 
 
 @pytest.fixture(scope="session")
@@ -90,3 +93,19 @@ class Net(nn.Module):
 """,
     )
     return "failing:Net"
+
+
+@pytest.fixture
+def serial_server() -> Iterator[Callable[..., Server]]:
+    """A server on the in-process federation, to look into between rounds."""
+    opened = []
+
+    def make(*overrides: str) -> Server:
+        prepared = prepare(load_config(None, ["federation=serial", *overrides]))
+        fed = SerialFederation(prepared.facts, Worker(prepared.config, prepared.dataset, prepared.partition))
+        opened.append(fed)
+        return Server(prepared.config, fed, prepared.partition.true_cluster)
+
+    yield make
+    for fed in opened:
+        fed.close()

@@ -1,34 +1,8 @@
-"""The Python use, and a method of one's own."""
+"""The Python use."""
 
-from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 import rayfl
-from rayfl.results import Run
-
-OWN_METHOD = '''
-import numpy as np
-from rayfl.federation import everyone
-from rayfl.methods.method import Method
-
-
-class Median(Method):
-    """FedAvg with the coordinate-wise median."""
-
-    def start(self):
-        self.state = self.fed.initial
-
-    def round(self, cohort):
-        self.fed.train(cohort, start=self.tested_models())
-        model = self.state.copy()
-        model[: self.fed.layout.parameters] = np.median(self.fed.collect(cohort), axis=0)
-        self.state = model
-
-    def tested_models(self):
-        return everyone(self.state, self.fed.clients)
-'''
 
 
 def test_run_takes_keywords_and_gives_frames(tmp_path: Path) -> None:
@@ -50,17 +24,6 @@ def test_run_takes_a_yaml_file(tmp_path: Path) -> None:
     file.write_text("rounds: 1\nfederation: serial\nlocal: {steps: 1}\nmethod: {name: fedavg}\n")
     run = rayfl.run(file, seed=7, output={"dir": str(tmp_path / "out")})
     assert (run.config.seed, run.config.method.name) == (7, "fedavg")
-
-
-@pytest.mark.parametrize("federation", ["serial", "ray"])
-def test_a_method_of_ones_own_runs_by_import_path(
-    own_code: Callable[[str, str], None], simulate_quietly: Callable[..., Run], ray_session: None, federation: str
-) -> None:
-    own_code("my_median", OWN_METHOD)
-    run = simulate_quietly(
-        "rounds=6", "method.name=my_median:Median", f"federation={federation}", "partition.kind=iid", "local.lr=0.2"
-    )
-    assert run.rounds["accuracy"].iloc[-1] > 0.8 > run.rounds["accuracy"].iloc[0]
 
 
 def test_importing_rayfl_is_light() -> None:
