@@ -32,7 +32,10 @@ lint: $(VENV)/.installed  ## format, lint and types, as CI checks them
 test: lint  ## format, lint, types and all tests
 	$(BIN)/python -m pytest
 
+bench: $(VENV)/.installed  ## speeds, as ratios measured in one run
+	$(BIN)/python benchmarks/similarity.py
+
 clean:  ## forget the environment and the caches
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-.PHONY: help install demo format lint test clean
+.PHONY: help install demo format lint test bench clean

@@ -87,20 +87,20 @@ class Screen:
             return
         rounds = run.rounds
         last = rounds.iloc[-1]
-        table = Table(title=f"{last['method']}, seed {last['seed']}, after {last['round']} rounds")
-        cells = {
-            "accuracy": f"{last['accuracy']:.4f}",
-            "mean over clients": f"{last['accuracy_mean']:.4f}",
-            "macro-F1": f"{last['macro_f1']:.4f}",
+        table = Table(title=f"{last['method']}, seed {last['seed']}, after {last['round']} rounds", show_header=False)
+        table.add_column(justify="left")
+        table.add_column(justify="right")
+        for name, value in {
+            "accuracy, weighted by test size": f"{last['accuracy']:.4f}",
+            "accuracy, mean over clients": f"{last['accuracy_mean']:.4f}",
+            "macro-F1, weighted by test size": f"{last['macro_f1']:.4f}",
             "clusters": _number(last["clusters"], "d"),
-            "ARI": _number(last["ari"], ".3f"),
-            "s/round": f"{rounds['seconds_total'].median():.2f}",
-            "MB up": f"{rounds['bytes_up'].sum() / 1e6:.1f}",
-            "MB down": f"{rounds['bytes_down'].sum() / 1e6:.1f}",
-        }
-        for name in cells:
-            table.add_column(name, justify="right")
-        table.add_row(*cells.values())
+            "adjusted Rand index against the planted clusters": _number(last["ari"], ".3f"),
+            "seconds per round, median": f"{rounds['seconds_total'].median():.2f}",
+            "MB that clients would have sent / received": f"{rounds['bytes_up'].sum() / 1e6:.1f} / "
+            f"{rounds['bytes_down'].sum() / 1e6:.1f}",
+        }.items():
+            table.add_row(name, value)
         self._out.print(table)
         # Bare print: rich would break a long path over lines.
         print(run.path, file=sys.stdout, flush=True)

@@ -47,7 +47,12 @@ def test_the_method_of_ones_own_runs_by_import_path(
 ) -> None:
     own_code("my_median", block("python", "class Median"))
     run = simulate_quietly(
-        "rounds=6", "method.name=my_median:Median", f"federation={federation}", "partition.kind=iid", "local.lr=0.2"
+        "rounds=6",
+        "method.name=my_median:Median",
+        f"federation={federation}",
+        "partition.kind=iid",
+        "local.lr=0.2",
+        "ray.actors=2",
     )
     assert run.rounds["accuracy"].iloc[-1] > 0.8 > run.rounds["accuracy"].iloc[0]
 

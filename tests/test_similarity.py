@@ -2,6 +2,7 @@ import doctest
 
 import numpy as np
 import pytest
+from sklearn.decomposition import PCA
 
 from rayfl.clustering import (
     LowRankMap,
@@ -39,6 +40,16 @@ def test_components_are_those_of_a_singular_value_decomposition():
     exact = np.linalg.svd(vectors.astype(float) - vectors.mean(axis=0, dtype=float), full_matrices=False)[2][:3]
     np.testing.assert_allclose(np.abs(np.sum(exact * fitted.components, axis=1)), 1.0, atol=1e-5)
     np.testing.assert_allclose(fitted.mean, vectors.mean(axis=0, dtype=float), rtol=1e-6)
+
+
+def test_components_are_those_of_scikit_learns_pca():
+    vectors = models(rows=9, dim=5_000)
+    fitted = fit_low_rank(vectors, components=4)
+    reference = PCA(n_components=4, svd_solver="full").fit(vectors.astype(float))
+    signs = np.sign(np.sum(reference.components_ * fitted.components, axis=1))
+    np.testing.assert_allclose(fitted.components, signs[:, None] * reference.components_, atol=1e-5)
+    sketches = project_all(fitted, list(vectors), fitted.mean)
+    np.testing.assert_allclose(sketches, signs * reference.transform(vectors.astype(float)), atol=1e-3)
 
 
 def test_all_components_keep_the_distances_between_the_fitted_models():

@@ -54,10 +54,11 @@ def fit_low_rank(vectors: Weights, components: int) -> LowRankMap:
     keep = np.flatnonzero(strengths > floor)[::-1][: min(components, rows - 1)]
     turn = loadings[:, keep]
     turn = turn * np.sign(turn[np.abs(turn).argmax(axis=0), np.arange(len(keep))])
-    turn = (turn / np.sqrt(strengths[keep])).T
+    # Only the Gram matrix, whose small eigenvalues are differences of large sums, needs float64.
+    turn = (turn / np.sqrt(strengths[keep])).T.astype(np.float32)
     matrix = np.empty((len(keep), dim), np.float32)
     for part in _blocks(dim):
-        matrix[:, part] = turn @ (vectors[:, part].astype(np.float64) - mean[part])
+        matrix[:, part] = turn @ (vectors[:, part] - mean[part])
     return LowRankMap(mean, matrix)
 
 
