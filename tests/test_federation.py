@@ -1,6 +1,10 @@
 """Both federations give the same bits, for any number of actors, and move only what they should."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -284,6 +288,39 @@ class TestPlacement:
     def test_more_actors_than_clients_are_not_started(self, ray_session: None) -> None:
         seats = self.seats("partition.clients=4", "partition.samples=[20,20]", "ray.cpus_per_actor=0.5")
         assert len(seats) == 4
+
+
+def test_actors_read_the_data_set_where_it_lies_in_shared_memory(ray_session: None) -> None:
+    """A copy would be writeable; what the object store maps into an actor is not."""
+    import ray
+
+    @ray.remote(num_cpus=0)
+    def look(dataset: Any, partition: Any) -> list[bool]:
+        return [a.flags.writeable for a in (dataset.inputs, dataset.labels, partition.train, partition.test)]
+
+    p = prepare(load_config(None, ["partition.clients=800", "participation.count=2"]))
+    assert ray.get(look.remote(ray.put(p.dataset), ray.put(p.partition)), timeout=120) == [False] * 4
+
+
+def test_another_process_uses_the_ray_that_ray_address_names_and_leaves_it_running(
+    ray_session: None, tmp_path: Path
+) -> None:
+    import ray
+
+    address = ray.get_runtime_context().gcs_address
+    words = ["run", "rounds=1", "local.steps=1", "method.name=fedavg", "ray.actors=1", "ray.cpus_per_actor=3"]
+    done = subprocess.run(
+        [sys.executable, "-m", "rayfl.cli", *words],
+        cwd=tmp_path,
+        env=os.environ | {"RAY_ADDRESS": address},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    # Three CPUs for one actor fit only on the session's Ray, which counts four.
+    assert done.returncode == 0, done.stderr
+    assert ray.get(ray.put("still here"), timeout=60) == "still here"
 
 
 def test_a_ray_that_was_not_ours_stays_up(simulate_quietly: Callable[..., Run], ray_session: None) -> None:
