@@ -436,11 +436,10 @@ def _line(error: ErrorDetails, prefix: tuple[str, ...] = (), root: type[BaseMode
         hint = closest(str(loc[-1]), allowed)
         return f"{key}={value!r}: there is no key '{loc[-1]}'{hint}; allowed: {', '.join(allowed)}"
     if error["type"] == "literal_error":
-        field = _section(root, loc[:-1])
-        annotation = (
-            field.model_fields[str(loc[-1])].annotation if field and str(loc[-1]) in field.model_fields else None
-        )
-        allowed = _literals(annotation)
+        names = [k for k in loc if isinstance(k, str)]  # without the position in a list
+        section = _section(root, names[:-1])
+        field = section.model_fields.get(names[-1]) if section else None
+        allowed = _literals(field.annotation) if field else []
         hint = closest(value, allowed) if isinstance(value, str) else ""
         return f"{key}={value!r} is not allowed{hint}; allowed: {', '.join(allowed)}"
     if error["type"] == "missing":

@@ -49,6 +49,10 @@ class Server:
             scores = self.fed.evaluate(self.method.tested_models())
             for name, models in self.method.also_tested().items():
                 extras[f"{name}_accuracy"] = self._weighted(self.fed.evaluate(models).accuracy)
+        if number == self.config.rounds and self.method.options.finetune:
+            tuned = self.fed.evaluate(self.method.fine_tune())
+            extras["finetuned_accuracy"] = self._weighted(tuned.accuracy)
+            extras["finetuned_macro_f1"] = self._weighted(tuned.macro_f1)
         extras.update(self.method.extras())
         return self._record(number, cohort, scores, extras, time.perf_counter() - begin)
 
@@ -69,6 +73,8 @@ class Server:
     ) -> RoundRecord:
         ledger = self.fed.ledger
         assignment = self.method.assignment()
+        if assignment is not None and (assignment < 0).all():
+            assignment = None  # no clusters yet
         summary: Columns = {
             "clients_trained": len(cohort),
             "bytes_up": ledger.bytes_up,

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+import numpy as np
+
 from rayfl.config import Config
 from rayfl.data import Dataset, Partition, make_partition
 from rayfl.data.sources import load_dataset
 from rayfl.errors import InputError
-from rayfl.federation.interface import Facts
+from rayfl.federation.interface import Facts, Recipe
 from rayfl.federation.serial import SerialFederation
 from rayfl.federation.worker import Worker
 from rayfl.methods import check_method, method_options
-from rayfl.models import FlatModel, build_model
 from rayfl.results import Run, RunWriter, Storage, load
 from rayfl.screen import Screen
 from rayfl.server import RoundRecord, Server
@@ -73,9 +74,10 @@ def prepare(config: Config) -> Prepared:
     if count is not None and count > partition.clients:
         raise InputError(f"participation.count={count} is more than the {partition.clients} clients there are")
     check_method(config.method, partition.clients, config.cohort_size(partition.clients))
-    module = build_model(config.model, dataset.input_shape, dataset.classes, dataset.vocabulary, config.seed)
-    model = FlatModel(module, config.model.head)
-    facts = Facts(partition.n_train, partition.n_test, model.layout, model.numpy())
+    recipe = Recipe(config.model, dataset.input_shape, dataset.classes, dataset.vocabulary, config.seed)
+    model = recipe.build()
+    public = np.flatnonzero(dataset.is_test) if dataset.is_test.any() else np.sort(partition.test)
+    facts = Facts(partition.n_train, partition.n_test, model.layout, model.numpy(), public, recipe)
     return Prepared(config, dataset, partition, facts)
 
 

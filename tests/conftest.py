@@ -1,6 +1,7 @@
 """One Ray for the whole session: starting one takes seconds. Its CPUs and GPUs are only counted."""
 
 import logging
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from rayfl.simulation import prepare, simulate
 def ray_session() -> Iterator[None]:
     import ray
 
+    # Ray's workers give way to everything else (nice 15): on a busy machine tests would wait for minutes.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     ray.init(
         address="local",
         num_cpus=4,

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from rayfl.clustering import NO_CLUSTER, cosine, granularity, project_all
+from rayfl.federation import Own
 from rayfl.methods.fedac import FedAC
 from rayfl.results import Run
 from rayfl.server import Server
@@ -140,7 +141,7 @@ def test_the_similarity_matrix_comes_on_request(serial_server: Make) -> None:
 def test_accuracy_is_the_personal_models_and_the_centres_stand_beside_it(serial_server: Make) -> None:
     server = serial_server("local.steps=5")
     record = server.run_round(1)
-    personal = server.fed.evaluate(None).accuracy
+    personal = server.fed.evaluate(Own()).accuracy
     centres = server.fed.evaluate(fedac(server).also_tested()["centre"]).accuracy
     assert np.array_equal(record.clients["accuracy"], personal)
     assert record.extras["centre_accuracy"] == pytest.approx(np.average(centres, weights=server.fed.n_test))

@@ -178,6 +178,7 @@ def test_a_broadcast_is_unchanged_after_a_round(ray_session: None) -> None:
     """torch.from_numpy on a fetched array would let an in-place step change it for every later reader."""
     import ray
 
+    from rayfl.federation.orders import EvaluateOrder, Given, TrainOrder
     from rayfl.federation.ray_client import ClientActor
 
     prepared = prepare(load_config(None, ["local.steps=2"]))
@@ -190,9 +191,13 @@ def test_a_broadcast_is_unchanged_after_a_round(ray_session: None) -> None:
     shared = ray.put([stack, stack])
     clients = np.arange(4)
     choice = np.zeros(4, int)
-    call = actor.call.remote("train", shared, 1, clients, (choice, "all"), [(choice, "all", 0.5)], False)
-    ray.get(call, timeout=120)
-    ray.get(actor.call.remote("evaluate", shared, [], [(0, clients)]), timeout=120)
+    both = [Given(0, choice), Given(1, choice)]
+    contrasts: list = [(both[1], "parameters", 0.5, 1.0), (both[1], "representations", 0.5, 1.0)]
+    order = TrainOrder(1, clients, start=both[0], pulls=[(both[1], 0.5)], partner=both[1], contrasts=contrasts)
+    ray.get(actor.call.remote("train", shared, order), timeout=120)
+    ray.get(actor.call.remote("losses", shared, clients, choice), timeout=120)
+    tasks: list = [((0, 0), clients)]
+    ray.get(actor.call.remote("evaluate", shared, EvaluateOrder(tasks, "logits")), timeout=120)
     for array in ray.get(shared):
         assert np.array_equal(array, stack)
     ray.kill(actor)
@@ -209,12 +214,12 @@ def test_what_leaves_an_actor_is_one_sum_per_cluster_and_d_numbers_per_client(
     fed.train(cohort, keep=True)
     worker = fed._worker
     assignment = cohort % 2
-    sums = len(pickle.dumps(worker.kept_sums(None, cohort, assignment, 36)))
+    sums = len(pickle.dumps(worker.kept_sums(None, "model", cohort, assignment, 36)))
     assert sums < 2 * fed.layout.size * 8 + 2_000
     low_rank = LowRankMap(
         np.zeros(fed.layout.parameters, np.float32), np.eye(5, fed.layout.parameters, dtype=np.float32)
     )
-    assert len(pickle.dumps(worker.project(low_rank, cohort))) < 20 * (5 + 1) * 8 + 2_000
+    assert len(pickle.dumps(worker.project(low_rank, "model", cohort))) < 20 * (5 + 1) * 8 + 2_000
 
 
 def test_a_failing_client_is_named_with_its_round_and_traceback(

@@ -103,6 +103,28 @@ NETS = [
 SMALL = ModelConfig(name="digits_cnn")
 
 
+def test_the_dense_part_is_the_run_of_fully_connected_layers_at_the_end() -> None:
+    """Thesis A.2: 400 -> 120 -> 84 -> 10 after two convolutions."""
+    layout = FlatModel(build_model(ModelConfig(name="thesis_cifar10"), (3, 32, 32), 10)).layout
+    dense = layout.part("dense")
+    assert dense.stop - dense.start == 400 * 120 + 120 + 120 * 84 + 84 + 84 * 10 + 10
+    assert dense.stop == layout.parameters
+    assert layout.part(2) == slice(0, dense.start)  # the two convolutions are the first two layers
+    assert layout.part(5) == layout.part("all")
+    assert layout.part(0) == slice(0, 0)
+    with pytest.raises(ValueError, match="5 layers"):
+        layout.part(6)
+
+
+def test_batch_norms_buffers_travel_with_the_backbone_and_not_with_the_head() -> None:
+    layout = FlatModel(build_model(ModelConfig(name="thesis_fashion_mnist"), (1, 28, 28), 10)).layout
+    assert layout.ranges("backbone") == (layout.backbone, layout.buffers)
+    assert layout.ranges("head") == (layout.head,)
+    assert layout.ranges("all") == (slice(0, layout.size),)
+    assert layout.ranges(0) == ()
+    assert layout.ranges(2) == (layout.part(2), layout.buffers)
+
+
 def batch(shape: tuple[int, ...], vocabulary: int | None, size: int = 3) -> torch.Tensor:
     if vocabulary is not None:
         return torch.arange(size * shape[0]).reshape(size, *shape) % vocabulary

@@ -1,5 +1,7 @@
 """The loop trainer, its batches and the evaluation, against numbers worked out by hand or by torch itself."""
 
+from typing import Literal
+
 import numpy as np
 import pytest
 import torch
@@ -116,6 +118,58 @@ def test_evaluation_does_not_let_batch_norm_learn_from_test_data() -> None:
     before = model.copy()
     score_together(model, batches(2), 3)
     assert torch.equal(model.vector, before)
+
+
+class Given(nn.Module):
+    """Its logits are its weights, whatever comes in: one row of (inputs, classes)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(1, 2, bias=False)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.ones(len(inputs), 1))
+
+
+@pytest.mark.parametrize(
+    ("combine", "probability"),
+    [
+        ("logits", 0.9 * 0.1 * 0.1 / (0.9 * 0.1 * 0.1 + 0.1 * 0.9 * 0.9)),
+        ("probabilities", (0.9 + 0.1 + 0.1) / 3),
+    ],
+)
+def test_models_that_answer_together_are_combined_as_by_hand(
+    combine: Literal["logits", "probabilities"], probability: float
+) -> None:
+    """Three models give class 0 the probabilities 0.9, 0.1 and 0.1; both samples are of class 0."""
+    model = FlatModel(Given())
+    vectors = torch.tensor([[0.9, 0.1], [0.1, 0.9], [0.1, 0.9]]).log()
+    model.load(vectors[0])
+    tests = [(torch.zeros(2, 1), torch.tensor([0, 0]))]
+    alone = score_together(model, tests, 2)
+    assert alone == [(1.0, 1.0, pytest.approx(-np.log(0.9)))]
+    scores = score_together(model, tests, 2, list(vectors[1:]), combine)
+    assert scores == [(0.0, 0.0, pytest.approx(-np.log(probability)))]
+    assert torch.equal(model.vector, vectors[0])
+
+
+def test_a_confident_model_wins_the_sum_of_logits_and_loses_the_soft_vote() -> None:
+    """CAM adds logits, so 20 against -3 and -3 counts; in a soft vote every model has one voice."""
+    model = FlatModel(Given())
+    vectors = torch.tensor([[20.0, 0.0], [-3.0, 0.0], [-3.0, 0.0]])
+    model.load(vectors[0])
+    tests = [(torch.zeros(1, 1), torch.tensor([0]))]
+    (summed,) = score_together(model, tests, 2, list(vectors[1:]), "logits")
+    (voted,) = score_together(model, tests, 2, list(vectors[1:]), "probabilities")
+    assert (summed[0], voted[0]) == (1, 0)
+    assert summed[2] == pytest.approx(np.log1p(np.exp(-14.0)), abs=1e-7)
+    assert voted[2] == pytest.approx(-np.log((1 + 2 / (1 + np.exp(3))) / 3), rel=1e-5)
+
+
+def test_an_unknown_way_to_combine_is_refused() -> None:
+    model = FlatModel(network())
+    with pytest.raises(ValueError, match="votes"):
+        score_together(model, batches(1), 3, [model.copy()], "votes")  # type: ignore[arg-type]
 
 
 def test_groups_hold_every_client_once_and_about_a_chunk_of_samples() -> None:

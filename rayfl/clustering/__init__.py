@@ -13,6 +13,10 @@ from rayfl.clustering.cluster_number import (
     tune_by_granularity,
     tune_by_silhouette,
 )
+from rayfl.clustering.clusterability import hopkins
+from rayfl.clustering.divergence import jensen_shannon, kl_divergences
+from rayfl.clustering.grouping import agglomerative, bipartition, components, dbscan, edc, merge_clusters
+from rayfl.clustering.kmeans import kmeans, nearest
 from rayfl.clustering.similarity import (
     LowRankMap,
     cosine,
@@ -30,14 +34,25 @@ __all__ = [
     "Decisions",
     "LowRankMap",
     "Verdict",
+    "agglomerative",
     "best_cut",
+    "bipartition",
+    "components",
     "cosine",
     "cosine_distances",
+    "dbscan",
+    "edc",
     "fit_low_rank",
     "granularity",
     "granularity_decisions",
+    "hopkins",
+    "jensen_shannon",
+    "kl_divergences",
+    "kmeans",
     "l2_distances",
     "match_labels",
+    "merge_clusters",
+    "nearest",
     "project",
     "project_all",
     "silhouette_clusters",

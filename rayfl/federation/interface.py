@@ -6,20 +6,23 @@ process, or actors on Ray), so two federations cannot disagree. Results never de
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from rayfl.aggregation import fraction_bits, mean_of
 from rayfl.clustering.similarity import LowRankMap
-from rayfl.models import Layout, Part
-from rayfl.training.evaluation import Scores, plan_groups
+from rayfl.config import ModelConfig
+from rayfl.federation.orders import EvaluateOrder, Given, TrainOrder
+from rayfl.models import FlatModel, Layout, Part, build_model
+from rayfl.training.evaluation import Combine, Scores, plan_groups
 
 FLOAT_BYTES = 4
 SKETCH_BYTES = 8  # sketches travel as float64: they are few, and distances between them are small
+MODEL = "model"
 
 
 @dataclass(frozen=True)
@@ -35,11 +38,39 @@ class Models:
 
 
 @dataclass(frozen=True)
+class Own:
+    """The client's own latest model; the slot tells models of one client apart, where a method has several."""
+
+    slot: str = MODEL
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Several models per client whose outputs are put together: logits added, or probabilities averaged."""
+
+    parts: tuple[Models | Own, ...]
+    combine: Combine
+
+
+Tested = Models | Own | Mixture
+
+
+@dataclass(frozen=True)
 class Pull:
     """The term strength/2 * ||w - W||^2 of a client's objective, W being the model handed to it, over one part."""
 
     models: Models
     strength: float
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """The contrastive term of thesis chapter 4: be like one's own cluster's model, unlike the others of the stack."""
+
+    models: Models
+    on: Literal["parameters", "representations"]
+    temperature: float
+    weight: float
 
 
 def everyone(model: np.ndarray, clients: int, part: Part = "all") -> Models:
@@ -66,6 +97,22 @@ class Ledger:
 
 
 @dataclass(frozen=True)
+class Recipe:
+    """What it takes to build the network anew, from another initial state."""
+
+    config: ModelConfig
+    input_shape: tuple[int, ...]
+    classes: int
+    vocabulary: int | None
+    seed: int
+
+    def build(self, index: int = 0) -> FlatModel:
+        """Return the network in its initial state number `index`."""
+        module = build_model(self.config, self.input_shape, self.classes, self.vocabulary, self.seed, index)
+        return FlatModel(module, self.config.head)
+
+
+@dataclass(frozen=True)
 class Facts:
     """What the server knows of the federation before it starts."""
 
@@ -73,21 +120,32 @@ class Facts:
     n_test: np.ndarray
     layout: Layout
     initial: np.ndarray
+    public: np.ndarray  # samples that the server may look at, without their labels: nobody trains on them
+    recipe: Recipe
+
+
+@dataclass
+class _Slot:
+    """Where the latest models of one kind are, and what of them the server has got."""
+
+    where: np.ndarray  # (m,) worker, -1 for none
+    kept: np.ndarray  # (m,) whether it outlives the round
+    unsent: np.ndarray  # (m, layers + 1): parts not yet uploaded, buffers last
 
 
 class Federation(ABC):
     """Clients as a method sees them. Clients are numbered from 0; arrays over clients are indexed by that number."""
 
     def __init__(self, facts: Facts, workers: int) -> None:
-        self.n_train, self.n_test = facts.n_train, facts.n_test
+        self.n_train, self.n_test, self.public = facts.n_train, facts.n_test, facts.public
         self.layout, self.initial = facts.layout, facts.initial
         self.clients = len(facts.n_train)
         self.round = 0
         self.ledger = Ledger()
+        self._recipe = facts.recipe
         self._workers = workers
-        self._where = np.full(self.clients, -1)  # which worker holds the client's latest model
-        self._keeps = np.zeros(self.clients, bool)  # whether that model outlives the round
-        self._unsent = {"backbone": np.zeros(self.clients, bool), "head": np.zeros(self.clients, bool)}
+        self._home = np.full(self.clients, -1)  # the worker that holds what a client keeps
+        self._slots: dict[str, _Slot] = {}
         self._has_map: tuple[LowRankMap | None, np.ndarray] = (None, np.zeros(self.clients, bool))
         self._shared_map: Any = None
 
@@ -106,44 +164,91 @@ class Federation(ABC):
 
     # -- what a method calls ----------------------------------------------------------------------------------
 
+    def initial_models(self, count: int) -> np.ndarray:
+        """Return so many different initial models (count, size); the first is the one that clients begin with."""
+        return np.stack([self._recipe.build(index).numpy() for index in range(count)])
+
+    def has_model(self, clients: np.ndarray, slot: str = MODEL) -> np.ndarray:
+        """Return which of these clients have a model of their own: one they keep, or one trained this round."""
+        return self._slot(slot).where[clients] >= 0
+
+    def forget(self) -> None:
+        """Begin anew: no client has any model, on any worker."""
+        self._ask("forget", dict.fromkeys(range(self._workers), ()))
+        self._home[:] = -1
+        self._slots.clear()
+
     def begin_round(self, number: int) -> None:
         """Start a round: a new ledger, and new random streams everywhere."""
         self.round = number
         self.ledger = Ledger()
 
     def train(
-        self, cohort: np.ndarray, start: Models | None = None, pulls: Sequence[Pull] = (), keep: bool = False
+        self,
+        cohort: np.ndarray,
+        start: Models | None = None,
+        pulls: Sequence[Pull] = (),
+        keep: bool = False,
+        *,
+        partner: Models | Own | None = None,
+        contrasts: Sequence[Contrast] = (),
+        slot: str = MODEL,
+        stream: int = 0,
     ) -> None:
         """Train the cohort's clients on their own data; the trained models stay where they were trained.
 
-        A client begins from the model it kept (the initial one, if none), with `start` laid over it. With `keep`
-        it holds on to the result between rounds.
+        A client begins from the model it kept in this slot (the initial one, if none), with `start` laid over it.
+        With `keep` it holds on to the result between rounds. `partner` is a fixed model whose logits are added to
+        the trained one's. `stream` gives other batches than those of the round's other trainings.
         """
         pulls = [p for p in pulls if p.strength]
-        handed = [m for m in [start, *[p.models for p in pulls]] if m is not None]
-        self._count_down(cohort, handed)
+        contrasts = [c for c in contrasts if c.weight]
+        handed = [start, partner, *[p.models for p in pulls], *[c.models for c in contrasts]]
+        stacks = self._count_down(cohort, [m for m in handed if isinstance(m, Models)])
         with self.ledger.timed("train"):
-            shares = self._split_by_cost(cohort)
-            shared = self._share([m.stack for m in handed])
-            calls = {}
-            for worker, clients in shares.items():
-                start_rows = None if start is None else (start.choice[clients], start.part)
-                pull_rows = [(p.models.choice[clients], p.models.part, p.strength) for p in pulls]
-                calls[worker] = (self.round, clients, start_rows, pull_rows, keep)
-            self._ask("train", calls, shared)
-        for worker, clients in shares.items():
-            self._where[clients] = worker
-        self._keeps[cohort] = keep
-        for unsent in self._unsent.values():
-            unsent[cohort] = True
+            shares = self._split_by_cost(cohort, self.n_train)
+            shared = self._share(stacks)
 
-    def mean(self, clients: np.ndarray, weights: np.ndarray | None = None, part: Part = "all") -> np.ndarray:
+            def given(models: Models, clients: np.ndarray) -> Given:
+                row = next(i for i, stack in enumerate(stacks) if stack is models.stack)
+                return Given(row, models.choice[clients], models.part)
+
+            def beside(clients: np.ndarray) -> Given | str | None:
+                return given(partner, clients) if isinstance(partner, Models) else partner.slot if partner else None
+
+            orders = {
+                worker: TrainOrder(
+                    round=self.round,
+                    clients=clients,
+                    slot=slot,
+                    stream=stream,
+                    keep=keep,
+                    start=None if start is None else given(start, clients),
+                    pulls=[(given(p.models, clients), p.strength) for p in pulls],
+                    partner=beside(clients),
+                    contrasts=[(given(c.models, clients), c.on, c.temperature, c.weight) for c in contrasts],
+                )
+                for worker, clients in shares.items()
+            }
+            self._ask("train", {worker: (order,) for worker, order in orders.items()}, shared)
+        state = self._slot(slot)
+        state.where[~state.kept] = -1  # models that nobody keeps are gone with the next training
+        for worker, clients in shares.items():
+            state.where[clients] = worker
+            if keep:
+                self._home[clients] = worker
+        state.kept[cohort] = keep
+        state.unsent[cohort] = True
+
+    def mean(
+        self, clients: np.ndarray, weights: np.ndarray | None = None, part: Part = "all", slot: str = MODEL
+    ) -> np.ndarray:
         """Return the mean of these clients' latest models, weighted by `weights` (one integer each) or plain.
 
         With `part`, only that part travels and the rest of the returned vector is zero.
         """
         groups = np.zeros(len(clients), np.int32)
-        return self.mean_by_cluster(clients, groups, 1, weights, part)[0]
+        return self.mean_by_cluster(clients, groups, 1, weights, part, slot)[0]
 
     def mean_by_cluster(
         self,
@@ -152,6 +257,7 @@ class Federation(ABC):
         count: int,
         weights: np.ndarray | None = None,
         part: Part = "all",
+        slot: str = MODEL,
     ) -> np.ndarray:
         """Return one mean per cluster (count, size): summed on the workers, so that `count` models travel from each.
 
@@ -160,32 +266,34 @@ class Federation(ABC):
         integer = np.ones(len(clients), np.int64) if weights is None else np.asarray(weights, np.int64)
         totals = np.bincount(clusters, integer, count).astype(np.int64)
         bits = fraction_bits(int(totals.max(initial=1)))
-        self._count_up(clients, part)
-        shares = self._split_by_place(clients)
+        self._count_up(clients, part, slot)
+        shares = self._split_by_place(clients, slot)
         answers = self._ask(
             "sums",
-            {w: (clients[at], clusters[at], integer[at], bits, part) for w, at in shares.items()},
+            {w: (slot, clients[at], clusters[at], integer[at], bits, part) for w, at in shares.items()},
         )
         return self._means(answers.values(), count, totals, bits, part)
 
-    def mean_of_kept(self, assignment: np.ndarray, clusters: np.ndarray) -> np.ndarray:
+    def mean_of_kept(self, assignment: np.ndarray, clusters: np.ndarray, slot: str = MODEL) -> np.ndarray:
         """Return the plain mean of the models kept by the clients of each of `clusters` (K, size).
 
         The workers keep their sums from call to call and correct them by what changed, so this costs by the
         number of clients that trained or moved, not by all. Clients in no cluster (-1) do not count.
         """
-        clients = np.flatnonzero(self._keeps & (assignment >= 0))
+        clients = np.flatnonzero(self._slot(slot).kept & (assignment >= 0))
         rows = np.searchsorted(clusters, assignment[clients])
         totals = np.bincount(rows, minlength=len(clusters))
         bits = fraction_bits(self.clients)
-        self._count_up(clients, "all")
-        shares = self._split_by_place(clients)
-        answers = self._ask("kept_sums", {w: (clients[at], assignment[clients[at]], bits) for w, at in shares.items()})
+        self._count_up(clients, "all", slot)
+        shares = self._split_by_place(clients, slot)
+        answers = self._ask(
+            "kept_sums", {w: (slot, clients[at], assignment[clients[at]], bits) for w, at in shares.items()}
+        )
         row_of = {int(cluster): row for row, cluster in enumerate(clusters)}
         sums = [{row_of[cluster]: total for cluster, total in a.items()} for a in answers.values()]
         return self._means(sums, len(clusters), totals, bits, "all")
 
-    def project(self, clients: np.ndarray, low_rank: LowRankMap) -> tuple[np.ndarray, np.ndarray]:
+    def project(self, clients: np.ndarray, low_rank: LowRankMap, slot: str = MODEL) -> tuple[np.ndarray, np.ndarray]:
         """Let clients project their latest model: (n, D) sketches M (w - w_0), and each model's ||w - w_0||^2.
 
         The map travels to a client once, when it is new; D + 1 numbers per client come back.
@@ -198,47 +306,86 @@ class Federation(ABC):
         has[clients] = True
         self._has_map = (low_rank, has)
         self.ledger.bytes_up += len(clients) * (len(low_rank.components) + 1) * SKETCH_BYTES
-        shares = self._split_by_place(clients)
-        answers = self._ask("project", {w: (clients[at],) for w, at in shares.items()}, self._shared_map)
+        shares = self._split_by_place(clients, slot)
+        answers = self._ask("project", {w: (slot, clients[at]) for w, at in shares.items()}, self._shared_map)
         sketches = np.empty((len(clients), len(low_rank.components)))
         distances = np.empty(len(clients))
         for worker, at in shares.items():
             sketches[at], distances[at] = answers[worker]
         return sketches, distances
 
-    def collect(self, clients: np.ndarray) -> np.ndarray:
-        """Bring these clients' latest models to the server, parameters only (n, parameters)."""
-        self._count_up(clients, "all")
-        shares = self._split_by_place(clients)
-        answers = self._ask("collect", {w: (clients[at],) for w, at in shares.items()})
-        vectors = np.empty((len(clients), self.layout.parameters), np.float32)
+    def collect(self, clients: np.ndarray, part: Part = "all", slot: str = MODEL, buffers: bool = False) -> np.ndarray:
+        """Bring these clients' latest models to the server, the parameters of one part (n, numbers of it).
+
+        With `buffers`, whole vectors (n, size), from which models can be made again.
+        """
+        where = slice(0, self.layout.size) if buffers else self.layout.part(part)
+        self._count_up(clients, "all" if buffers else part, slot)
+        shares = self._split_by_place(clients, slot)
+        answers = self._ask("collect", {w: (slot, clients[at], where) for w, at in shares.items()})
+        vectors = np.empty((len(clients), where.stop - where.start), np.float32)
         for worker, at in shares.items():
             vectors[at] = answers[worker]
         return vectors
 
-    def evaluate(self, models: Models | None = None) -> Scores:
-        """Test every client on its own test set: with the model it is handed, or with the one it keeps.
+    def losses(self, clients: np.ndarray, stack: np.ndarray, partner: Models | None = None) -> np.ndarray:
+        """Return the mean loss per sample of every model of the stack on each client's training data (n, K).
 
-        A client that is handed none (-1), or keeps none, is tested with the initial model. This is the simulation
-        looking on, so it is not counted as traffic.
+        With `partner`, each client's model of it is added to every model of the stack, logit by logit.
         """
+        return self._compare(clients, stack, partner)[0]
+
+    def shares_of_least_loss(self, clients: np.ndarray, stack: np.ndarray) -> np.ndarray:
+        """Return the share of each client's training samples on which each model has the least loss (n, K)."""
+        return self._compare(clients, stack, None)[1]
+
+    def _compare(self, clients: np.ndarray, stack: np.ndarray, partner: Models | None) -> tuple[np.ndarray, np.ndarray]:
+        every = [Models(stack[k : k + 1], np.zeros(self.clients, np.int32)) for k in range(len(stack))]
+        self._count_down(clients, [*every, *([partner] if partner else [])])
+        self.ledger.bytes_up += len(clients) * len(stack) * FLOAT_BYTES
+        shared = self._share([stack, *([partner.stack] if partner else [])])
+        shares = self._split_by_cost(clients, self.n_train, bound=False)
+        answers = self._ask(
+            "losses", {w: (who, None if partner is None else partner.choice[who]) for w, who in shares.items()}, shared
+        )
+        found = np.full((2, self.clients, len(stack)), np.nan)
+        for worker, who in shares.items():
+            found[:, who] = answers[worker]
+        return found[0, clients], found[1, clients]
+
+    def predictions(self, clients: np.ndarray, samples: np.ndarray, slot: str = MODEL) -> np.ndarray:
+        """Return the softmax outputs of these clients' latest models on samples of the data set (n, samples, classes).
+
+        The server does this with models it was sent, so only those are counted.
+        """
+        self._count_up(clients, "all", slot)
+        shares = self._split_by_place(clients, slot)
+        answers = self._ask("predictions", {w: (slot, clients[at], samples) for w, at in shares.items()})
+        first = next(iter(answers.values()))
+        outputs = np.empty((len(clients), *first.shape[1:]), first.dtype)
+        for worker, at in shares.items():
+            outputs[at] = answers[worker]
+        return outputs
+
+    def evaluate(self, tested: Tested) -> Scores:
+        """Test every client on its own test set.
+
+        A client that is handed none (-1), or has none of its own, is tested with the initial model. This is the
+        simulation looking on, so it is not counted as traffic.
+        """
+        parts = tested.parts if isinstance(tested, Mixture) else (tested,)
+        combine: Combine = tested.combine if isinstance(tested, Mixture) else "logits"
         with self.ledger.timed("eval"):
-            choice = np.full(self.clients, -1) if models is None else models.choice
-            own = np.flatnonzero(self._keeps) if models is None else np.array([], int)
-            shared = np.setdiff1d(np.arange(self.clients), own, assume_unique=True)
-            groups: list[tuple[int, np.ndarray]] = [
-                (model, shared[at]) for model, at in plan_groups(choice[shared], self.n_test[shared])
-            ]
-            calls: dict[int, tuple[list, list]] = {w: ([], []) for w in range(self._workers)}
-            for client in own:
-                calls[self._where[client]][0].append(client)
-            load = [int(self.n_test[c[0]].sum()) for c in calls.values()]
-            for group in sorted(groups, key=lambda g: -int(self.n_test[g[1]].sum())):
-                worker = int(np.argmin(load))
-                calls[worker][1].append(group)
-                load[worker] += int(self.n_test[group[1]].sum())
-            stack = self._share([] if models is None else [models.stack])
-            answers = self._ask("evaluate", {w: c for w, c in calls.items() if c[0] or c[1]}, stack)
+            tasks, bound = self._plan_evaluation(parts)
+            load = np.zeros(self._workers)
+            orders: dict[int, list] = {w: [] for w in range(self._workers)}
+            for task, worker in [*bound, *[(task, -1) for task in sorted(tasks, key=self._test_cost, reverse=True)]]:
+                worker = int(np.argmin(load)) if worker < 0 else worker
+                orders[worker].append(task)
+                load[worker] += self._test_cost(task)
+            shared = self._share([p.stack if isinstance(p, Models) else None for p in parts])
+            calls = {w: (EvaluateOrder(tasks, combine),) for w, tasks in orders.items() if tasks}
+            answers = self._ask("evaluate", calls, shared)
             scores = np.full((3, self.clients), np.nan)
             for clients, values in answers.values():
                 scores[:, clients] = values
@@ -246,56 +393,104 @@ class Federation(ABC):
 
     # -- planning and counting --------------------------------------------------------------------------------
 
-    def _split_by_cost(self, cohort: np.ndarray) -> dict[int, np.ndarray]:
-        """Deal the cohort over the workers, dearest clients first; who keeps a model goes where that is."""
+    def _slot(self, name: str) -> _Slot:
+        if name not in self._slots:
+            m = self.clients
+            unsent = np.zeros((m, len(self.layout.layers) + 1), bool)
+            self._slots[name] = _Slot(np.full(m, -1), np.zeros(m, bool), unsent)
+        return self._slots[name]
+
+    def _split_by_cost(self, cohort: np.ndarray, cost: np.ndarray, bound: bool = True) -> dict[int, np.ndarray]:
+        """Deal clients over the workers, dearest first; with `bound`, who keeps a model goes where that is."""
         load = np.zeros(self._workers)
         shares: dict[int, list[int]] = {w: [] for w in range(self._workers)}
-        bound = cohort[self._keeps[cohort]]
-        for client in bound:
-            shares[self._where[client]].append(client)
-            load[self._where[client]] += self.n_train[client]
-        free = cohort[~self._keeps[cohort]]
-        for client in free[np.argsort(-self.n_train[free], kind="stable")]:
+        at_home = (self._home[cohort] >= 0) & bound
+        for client in cohort[at_home]:
+            shares[self._home[client]].append(client)
+            load[self._home[client]] += cost[client]
+        free = cohort[~at_home]
+        for client in free[np.argsort(-cost[free], kind="stable")]:
             worker = int(np.argmin(load))
             shares[worker].append(client)
-            load[worker] += self.n_train[client]
+            load[worker] += cost[client]
         return {w: np.array(clients) for w, clients in shares.items() if clients}
 
-    def _split_by_place(self, clients: np.ndarray) -> dict[int, np.ndarray]:
+    def _split_by_place(self, clients: np.ndarray, slot: str) -> dict[int, np.ndarray]:
         """Return the positions in `clients` of those whose latest model each worker holds."""
-        place = self._where[clients]
+        place = self._slot(slot).where[clients]
+        if (place < 0).any():
+            raise ValueError(f"clients {clients[place < 0].tolist()} have no model in slot {slot!r} to work on")
         return {int(w): np.flatnonzero(place == w) for w in np.unique(place)}
 
-    def _count_down(self, cohort: np.ndarray, handed: Sequence[Models]) -> None:
-        seen = []  # a model that is both start and target of a pull travels once
+    def _plan_evaluation(self, parts: Sequence[Models | Own]) -> tuple[list[tuple], list[tuple[tuple, int]]]:
+        """Return tasks (a row or a slot per part, clients) that any worker can do, and those bound to one.
+
+        Clients that are tested with the same models share a task. Who is tested with a model of its own is a task
+        alone, on the worker that holds it. All of it is the same for any number of workers.
+        """
+        own_slots = [p.slot for p in parts if isinstance(p, Own)]
+        has_own = np.zeros(self.clients, bool)
+        for name in own_slots:
+            has_own |= self._slot(name).where >= 0
+        choices = np.stack([p.choice if isinstance(p, Models) else np.full(self.clients, -1) for p in parts], axis=1)
+        shared = np.flatnonzero(~has_own)
+        tasks = []
+        if len(shared):
+            rows, kind = np.unique(choices[shared], axis=0, return_inverse=True)
+            for group, at in plan_groups(kind.reshape(-1), self.n_test[shared]):
+                tasks.append((tuple(rows[group].tolist()), shared[at]))
+        bound = []
+        for client in np.flatnonzero(has_own):
+            places = [self._slot(name).where[client] for name in own_slots]
+            sources = tuple(p.slot if isinstance(p, Own) else int(p.choice[client]) for p in parts)
+            bound.append(((sources, np.array([client])), int(max(places))))
+        return tasks, bound
+
+    def _test_cost(self, task: tuple) -> int:
+        return int(self.n_test[task[1]].sum())
+
+    def _count_down(self, cohort: np.ndarray, handed: Sequence[Models]) -> list[np.ndarray]:
+        """Count what is handed to the cohort, what is handed twice once, and return the different stacks."""
+        seen: set[tuple] = set()
+        stacks: list[np.ndarray] = []
         for models in handed:
+            if not any(stack is models.stack for stack in stacks):
+                stacks.append(models.stack)
             key = (id(models.stack), models.choice.tobytes(), models.part)
             if key not in seen:
-                seen.append(key)
-                self.ledger.bytes_down += int((models.choice[cohort] >= 0).sum()) * self._bytes(models.part)
+                seen.add(key)
+                sizes = self._layer_bytes()[self._layers_in(models.part)].sum()
+                self.ledger.bytes_down += int((models.choice[cohort] >= 0).sum() * sizes)
+        return stacks
 
-    def _count_up(self, clients: np.ndarray, part: Part) -> None:
+    def _count_up(self, clients: np.ndarray, part: Part, slot: str) -> None:
         """Count the upload of what the server has not yet got of these clients' latest models."""
-        parts: tuple[Part, ...] = ("backbone", "head") if part == "all" else (part,)
-        for each in parts:
-            unsent = self._unsent[each]
-            self.ledger.bytes_up += int(unsent[clients].sum()) * self._bytes(each)
-            unsent[clients] = False
+        unsent, layers = self._slot(slot).unsent, self._layers_in(part)
+        self.ledger.bytes_up += int((unsent[clients] & layers).sum(axis=0) @ self._layer_bytes())
+        unsent[clients] &= ~layers
 
-    def _bytes(self, part: Part) -> int:
-        if part == "all":
-            return self._bytes("backbone") + self._bytes("head")
-        piece = self.layout.part(part)
-        buffers = self.layout.size - self.layout.parameters if part == "backbone" else 0
-        return (piece.stop - piece.start + buffers) * FLOAT_BYTES
+    def _layer_bytes(self) -> np.ndarray:
+        sizes = [where.stop - where.start for _, where in self.layout.layers]
+        return np.array([*sizes, self.layout.size - self.layout.parameters]) * FLOAT_BYTES
 
-    def _means(self, sums: Any, count: int, totals: np.ndarray, bits: int, part: Part) -> np.ndarray:
-        where = slice(0, self.layout.size) if part == "all" else self.layout.part(part)
+    def _layers_in(self, part: Part) -> np.ndarray:
+        """Return which layers, and last whether the buffers, belong to a part."""
+        ranges = self.layout.ranges(part)
+        wheres = [*[where for _, where in self.layout.layers], self.layout.buffers]
+        return np.array([any(r.start <= w.start and w.stop <= r.stop for r in ranges) for w in wheres])
+
+    def _means(
+        self, sums: Iterable[dict[int, np.ndarray]], count: int, totals: np.ndarray, bits: int, part: Part
+    ) -> np.ndarray:
         means = np.zeros((count, self.layout.size), np.float32)
         added: dict[int, np.ndarray] = {}
         for answer in sums:
             for cluster, total in answer.items():
                 added[cluster] = added[cluster] + total if cluster in added else total
         for cluster, total in added.items():
-            means[cluster, where] = mean_of(total, int(totals[cluster]), bits)
+            mean = mean_of(total, int(totals[cluster]), bits)
+            begin = 0
+            for where in self.layout.ranges(part):
+                means[cluster, where] = mean[begin : begin + where.stop - where.start]
+                begin += where.stop - where.start
         return means

@@ -14,14 +14,17 @@ from rayfl.aggregation import ExactSum
 from rayfl.clustering.similarity import LowRankMap, project_all
 from rayfl.config import Config
 from rayfl.data import Dataset, Partition
-from rayfl.errors import ClientError, DivergedError
+from rayfl.errors import ClientError
+from rayfl.federation.orders import EvaluateOrder, Given, TrainOrder
 from rayfl.models import FlatModel, Part, build_model
 from rayfl.randomness import Purpose, generator, torch_seed
 from rayfl.training.batches import draw_batches
 from rayfl.training.evaluation import score_together
-from rayfl.training.loop import FlatPull, train
+from rayfl.training.loop import train
+from rayfl.training.stacked import predictions, sample_losses, stacked_logits
+from rayfl.training.terms import FlatPull, ParameterContrast, Partner, RepresentationContrast
 
-Choice = tuple[np.ndarray, Part]
+Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 class Worker:
@@ -34,138 +37,197 @@ class Worker:
         self.model = FlatModel(module, config.model.head, self.device)
         self.layout = self.model.layout
         self.initial = self.model.numpy()
-        self.models: dict[int, np.ndarray] = {}  # the latest model of each client trained here
-        self.kept: set[int] = set()  # whose models outlive the round
-        self._sums: dict[int, ExactSum] = {}  # of kept models, by cluster
-        self._counted: dict[int, int] = {}  # client -> the cluster whose sum it is in
+        self.slots: dict[str, dict[int, np.ndarray]] = {}  # the latest models of clients trained here
+        self.kept: dict[str, set[int]] = {}  # whose models outlive the round
+        self._sums: dict[str, dict[int, ExactSum]] = {}  # of kept models, by cluster
+        self._counted: dict[str, dict[int, int]] = {}  # client -> the cluster whose sum it is in
 
-    def train(
-        self,
-        stacks: list[np.ndarray],
-        round_number: int,
-        clients: np.ndarray,
-        start: Choice | None,
-        pulls: list[tuple[np.ndarray, Part, float]],
-        keep: bool,
-    ) -> None:
-        """Train clients; see Federation.train. `stacks` holds the start's models, then each pull's."""
-        for client in [c for c in self.models if c not in self.kept]:
-            del self.models[client]
-        pull_stacks = stacks[1:] if start is not None else stacks
-        lr = self.config.local.lr * self.config.local.lr_decay ** (round_number - 1)
+    def forget(self, _: Any) -> None:
+        """Let go of every client's models, as at the start."""
+        for memory in (self.slots, self.kept, self._sums, self._counted):
+            memory.clear()
+
+    def train(self, stacks: list[np.ndarray], order: TrainOrder) -> None:
+        """Train clients; see Federation.train."""
+        models, kept = self.slots.setdefault(order.slot, {}), self.kept.setdefault(order.slot, set())
+        for client in [c for c in models if c not in kept]:
+            del models[client]
+        lr = self.config.local.lr * self.config.local.lr_decay ** (order.round - 1)
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices):
-            for at, client in enumerate(map(int, clients)):
+            for at, client in enumerate(order.clients.tolist()):
                 try:
-                    self._load_start(client, None if start is None else (stacks[0], start[0][at], start[1]))
-                    targets = [
-                        self._pull(stack[choice[at]], part, strength)
-                        for stack, (choice, part, strength) in zip(pull_stacks, pulls, strict=True)
-                        if choice[at] >= 0
-                    ]
-                    torch.manual_seed(torch_seed(self.config.seed, Purpose.DROPOUT, round_number, client))
-                    train(self.model, self._batches(client, round_number), self.config.local, lr, targets)
-                except DivergedError:
-                    raise
+                    self._load_start(order.slot, client, stacks, order.start, at)
+                    train(
+                        self.model,
+                        self._batches(client, order),
+                        self.config.local,
+                        lr,
+                        [
+                            FlatPull(self._tensor(stacks, g, at), strength, self.layout.part(g.part))
+                            for g, strength in order.pulls
+                            if g.rows[at] >= 0
+                        ],
+                        self._partner(stacks, order, at, client),
+                        self._contrasts(stacks, order, at),
+                    )
                 except Exception:
                     raise ClientError(
-                        f"client {client} failed in round {round_number}:\n{traceback.format_exc()}"
+                        f"client {client} failed in round {order.round}:\n{traceback.format_exc()}"
                     ) from None
-                self._store(client, keep)
+                self._store(order.slot, client, order.keep)
 
     def sums(
-        self, _: Any, clients: np.ndarray, clusters: np.ndarray, weights: np.ndarray, bits: int, part: Part
+        self, _: Any, slot: str, clients: np.ndarray, clusters: np.ndarray, weights: np.ndarray, bits: int, part: Part
     ) -> dict[int, np.ndarray]:
         """Return the exact weighted sum of these clients' models per cluster."""
-        where = slice(0, self.layout.size) if part == "all" else self.layout.part(part)
+        ranges = self.layout.ranges(part)
         sums: dict[int, ExactSum] = {}
         for client, cluster, weight in zip(clients.tolist(), clusters.tolist(), weights.tolist(), strict=True):
-            vector = self._model_of(client)[where]
-            sums.setdefault(cluster, ExactSum(vector.size, bits)).add(vector, weight)
+            vector = self._model_of(slot, client)
+            piece = vector[ranges[0]] if len(ranges) == 1 else np.concatenate([vector[r] for r in ranges])
+            sums.setdefault(cluster, ExactSum(piece.size, bits)).add(piece, weight)
         return {cluster: s.total for cluster, s in sums.items()}
 
-    def kept_sums(self, _: Any, clients: np.ndarray, clusters: np.ndarray, bits: int) -> dict[int, np.ndarray]:
+    def kept_sums(
+        self, _: Any, slot: str, clients: np.ndarray, clusters: np.ndarray, bits: int
+    ) -> dict[int, np.ndarray]:
         """Return the exact sum of kept models per cluster, correcting the last sums by who trained or moved."""
+        sums, counted = self._sums.setdefault(slot, {}), self._counted.setdefault(slot, {})
         wanted = dict(zip(clients.tolist(), clusters.tolist(), strict=True))
-        for client, cluster in list(self._counted.items()):
+        for client, cluster in list(counted.items()):
             if wanted.get(client) != cluster:
-                self._uncount(client)
+                self._uncount(slot, client)
         for client, cluster in wanted.items():
-            if client not in self._counted:
-                self._sums.setdefault(cluster, ExactSum(self.layout.size, bits)).add(self.models[client])
-                self._counted[client] = cluster
-        for cluster in self._sums.keys() - set(wanted.values()):
-            del self._sums[cluster]
-        return {cluster: s.total for cluster, s in self._sums.items()}
+            if client not in counted:
+                sums.setdefault(cluster, ExactSum(self.layout.size, bits)).add(self.slots[slot][client])
+                counted[client] = cluster
+        for cluster in sums.keys() - set(wanted.values()):
+            del sums[cluster]
+        return {cluster: s.total for cluster, s in sums.items()}
 
-    def project(self, low_rank: LowRankMap, clients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def project(self, low_rank: LowRankMap, slot: str, clients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return M (w - w_0) and ||w - w_0||^2 of each client's parameters w."""
-        vectors = [self._model_of(c)[: self.layout.parameters] for c in clients.tolist()]
+        vectors = [self._model_of(slot, c)[: self.layout.parameters] for c in clients.tolist()]
         initial = self.initial[: self.layout.parameters]
         distances = [float(np.square(v - initial, dtype=np.float64).sum()) for v in vectors]
         return project_all(low_rank, vectors, initial), np.array(distances)
 
-    def collect(self, _: Any, clients: np.ndarray) -> np.ndarray:
-        """Return the parameters of each client's model, stacked."""
-        return np.stack([self._model_of(c)[: self.layout.parameters] for c in clients.tolist()])
+    def collect(self, _: Any, slot: str, clients: np.ndarray, where: slice) -> np.ndarray:
+        """Return a piece of each client's model, stacked."""
+        return np.stack([self._model_of(slot, c)[where] for c in clients.tolist()])
 
-    def evaluate(
-        self, stacks: list[np.ndarray], own: list[int], groups: list[tuple[int, np.ndarray]]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Test clients with their own models, and groups of clients with a handed one (-1: the initial model)."""
+    def losses(self, stacks: list[np.ndarray], clients: np.ndarray, partner: np.ndarray | None) -> np.ndarray:
+        """Return, for each model of the first stack, its mean loss on each client's training data, and the share of
+        the samples on which it has the least loss of all (2, n, K).
+        """
+        stack = torch.tensor(stacks[0], device=self.device)
+        found: tuple[list, list] = ([], [])
+        for at, client in enumerate(clients.tolist()):
+            inputs, labels = self._samples(client, self.partition.train_of(client))
+            beside = None
+            if partner is not None and partner[at] >= 0:
+                fixed = torch.tensor(stacks[1][partner[at]], device=self.device)
+                beside = stacked_logits(self.model, fixed[None], inputs)[0]
+            losses = sample_losses(self.model, stack, inputs, labels, beside).cpu().numpy()
+            found[0].append(losses.mean(axis=1))
+            found[1].append(np.bincount(losses.argmin(axis=0), minlength=len(stack)) / len(labels))
+        return np.array(found)
+
+    def predictions(self, _: Any, slot: str, clients: np.ndarray, samples: np.ndarray) -> np.ndarray:
+        """Return each client's model's probabilities for these samples of the data set, as they are."""
+        inputs, _labels = self.dataset.batch(samples)
+        inputs = inputs.to(self.device)
+        outputs = []
+        for client in clients.tolist():
+            vector = torch.tensor(self._model_of(slot, client), device=self.device)
+            outputs.append(predictions(self.model, vector, inputs).cpu().numpy())
+        return np.stack(outputs)
+
+    def evaluate(self, stacks: list[np.ndarray], order: EvaluateOrder) -> tuple[np.ndarray, np.ndarray]:
+        """Test clients, those of a task together."""
         clients: list[int] = []
         scores: list[tuple[float, float, float]] = []
-        for client in map(int, own):
-            self.model.load(self._model_of(client))
-            clients.append(client)
-            scores += score_together(self.model, [self._test_set(client)], self.dataset.classes)
-        for model, members in groups:
-            self.model.load(self.initial if model < 0 else stacks[0][model])
+        for sources, members in order.tasks:
+            vectors = self._vectors(stacks, sources, int(members[0]))
+            self.model.load(vectors[0])
+            others = [torch.tensor(v, device=self.device) for v in vectors[1:]]
+            tests = [self._samples(c, self.partition.test_of(c)) for c in members.tolist()]
             clients += members.tolist()
-            scores += score_together(self.model, [self._test_set(c) for c in members.tolist()], self.dataset.classes)
+            scores += score_together(self.model, tests, self.dataset.classes, others, order.combine)
         return np.array(clients), np.array(scores).T
 
     # -- inside -----------------------------------------------------------------------------------------------
 
-    def _model_of(self, client: int) -> np.ndarray:
-        return self.models.get(client, self.initial)
+    def _model_of(self, slot: str, client: int) -> np.ndarray:
+        return self.slots.get(slot, {}).get(client, self.initial)
 
-    def _load_start(self, client: int, start: tuple[np.ndarray, int, Part] | None) -> None:
-        self.model.load(self._model_of(client) if client in self.kept else self.initial)
-        if start is None or start[1] < 0:
+    def _vectors(self, stacks: list[np.ndarray], sources: tuple[int | str, ...], client: int) -> list[np.ndarray]:
+        return [
+            self._model_of(source, client)
+            if isinstance(source, str)
+            else (self.initial if source < 0 else stacks[part][source])
+            for part, source in enumerate(sources)
+        ]
+
+    def _load_start(self, slot: str, client: int, stacks: list[np.ndarray], start: Given | None, at: int) -> None:
+        own = self._model_of(slot, client) if client in self.kept[slot] else self.initial
+        self.model.load(own)
+        if start is None or start.rows[at] < 0:
             return
-        stack, row, part = start
-        if part == "all":
-            self.model.load(stack[row])
-        else:
-            where = self.layout.part(part)
-            self.model.vector[where] = torch.tensor(stack[row][where], device=self.device)
+        given = stacks[start.stack][start.rows[at]]
+        for where in self.layout.ranges(start.part):
+            self.model.vector[where] = torch.tensor(given[where], device=self.device)
 
-    def _pull(self, model: np.ndarray, part: Part, strength: float) -> FlatPull:
-        where = self.layout.part(part)
+    def _tensor(self, stacks: list[np.ndarray], given: Given, at: int) -> torch.Tensor:
         # torch.tensor copies: a view of a shared array would let an in-place operation change it for all readers.
-        return FlatPull(torch.tensor(model[where], device=self.device), strength, where)
+        return torch.tensor(stacks[given.stack][given.rows[at]][self.layout.part(given.part)], device=self.device)
 
-    def _store(self, client: int, keep: bool) -> None:
-        if client in self._counted:
-            self._uncount(client)  # its old model leaves the sums before it is overwritten
-        self.models[client] = self.model.numpy()
+    def _partner(self, stacks: list[np.ndarray], order: TrainOrder, at: int, client: int) -> Partner | None:
+        if order.partner is None:
+            return None
+        if isinstance(order.partner, str):
+            return Partner(torch.tensor(self._model_of(order.partner, client), device=self.device))
+        if order.partner.rows[at] < 0:
+            return None
+        return Partner(torch.tensor(stacks[order.partner.stack][order.partner.rows[at]], device=self.device))
+
+    def _contrasts(
+        self, stacks: list[np.ndarray], order: TrainOrder, at: int
+    ) -> list[ParameterContrast | RepresentationContrast]:
+        terms: list[ParameterContrast | RepresentationContrast] = []
+        for given, on, temperature, weight in order.contrasts:
+            own = int(given.rows[at])
+            if own < 0:
+                continue
+            stack = torch.tensor(stacks[given.stack], device=self.device)
+            if on == "parameters":
+                part = self.layout.part(given.part)
+                terms.append(ParameterContrast(stack[:, : self.layout.parameters], own, temperature, weight, part))
+            else:
+                terms.append(RepresentationContrast(stack, own, temperature, weight))
+        return terms
+
+    def _store(self, slot: str, client: int, keep: bool) -> None:
+        if client in self._counted.get(slot, {}):
+            self._uncount(slot, client)  # its old model leaves the sums before it is overwritten
+        self.slots[slot][client] = self.model.numpy()
         if keep:
-            self.kept.add(client)
+            self.kept[slot].add(client)
         else:
-            self.kept.discard(client)
+            self.kept[slot].discard(client)
 
-    def _uncount(self, client: int) -> None:
-        self._sums[self._counted.pop(client)].subtract(self.models[client])
+    def _uncount(self, slot: str, client: int) -> None:
+        self._sums[slot][self._counted[slot].pop(client)].subtract(self.slots[slot][client])
 
-    def _batches(self, client: int, round_number: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def _batches(self, client: int, order: TrainOrder) -> Iterator[Batch]:
+        keys = (order.round, client, *([order.stream] if order.stream else []))
+        torch.manual_seed(torch_seed(self.config.seed, Purpose.DROPOUT, *keys))
         indices = self.partition.train_of(client)
-        transform = self.partition.transform_for(client)
-        rng = generator(self.config.seed, Purpose.BATCHES, round_number, client)
+        rng = generator(self.config.seed, Purpose.BATCHES, *keys)
         for batch in draw_batches(rng, len(indices), self.config.local):
-            inputs, labels = self.dataset.batch(indices[batch], transform)
-            yield inputs.to(self.device), labels.to(self.device)
+            yield self._samples(client, indices[batch])
 
-    def _test_set(self, client: int) -> tuple[torch.Tensor, torch.Tensor]:
-        inputs, labels = self.dataset.batch(self.partition.test_of(client), self.partition.transform_for(client))
+    def _samples(self, client: int, indices: np.ndarray) -> Batch:
+        inputs, labels = self.dataset.batch(indices, self.partition.transform_for(client))
         return inputs.to(self.device), labels.to(self.device)

@@ -4,20 +4,51 @@ import importlib
 
 from pydantic import ValidationError
 
-from rayfl.config import Config, MethodConfig, Section, describe_errors
+from rayfl.config import Config, MethodConfig, describe_errors
 from rayfl.errors import InputError, closest
 from rayfl.federation.interface import Federation
+from rayfl.methods.cfl import CFL
+from rayfl.methods.cgpfl import CGPFL
+from rayfl.methods.ditto import Ditto
+from rayfl.methods.ensemble import FedAvgEnsemble, FedProxEnsemble
 from rayfl.methods.fedac import FedAC
 from rayfl.methods.fedavg import FedAvg
+from rayfl.methods.fedgroup import FedGroup
+from rayfl.methods.fedper import FedPer
 from rayfl.methods.fedprox import FedProx
+from rayfl.methods.fedsoft import FedSoft
+from rayfl.methods.fedtsdp import FedTSDP
+from rayfl.methods.fesem import FeSEM, WeCFL
+from rayfl.methods.flhc import FLHC
+from rayfl.methods.ifca import IFCA
 from rayfl.methods.local import Local
+from rayfl.methods.local_kmeans import LocalKMeans
 from rayfl.methods.method import Method
+from rayfl.methods.oneshot_ifca import OneShotIFCA
+from rayfl.methods.options import MethodOptions
+from rayfl.methods.sr_fca import SRFCA
 
 METHODS: dict[str, type[Method]] = {
     "local": Local,
     "fedavg": FedAvg,
     "fedprox": FedProx,
+    "fedavg_ensemble": FedAvgEnsemble,
+    "fedprox_ensemble": FedProxEnsemble,
+    "fedper": FedPer,
+    "ditto": Ditto,
+    "local_kmeans": LocalKMeans,
+    "ifca": IFCA,
+    "fesem": FeSEM,
+    "wecfl": WeCFL,
+    "cfl": CFL,
+    "flhc": FLHC,
+    "fedgroup": FedGroup,
+    "cgpfl": CGPFL,
+    "fedsoft": FedSoft,
+    "oneshot_ifca": OneShotIFCA,
     "fedac": FedAC,
+    "sr_fca": SRFCA,
+    "fedtsdp": FedTSDP,
 }
 
 
@@ -44,7 +75,7 @@ def find_method(name: str) -> type[Method]:
     return found
 
 
-def method_options(config: MethodConfig) -> Section:
+def method_options(config: MethodConfig) -> MethodOptions:
     """Return the method's options with their defaults, or say what is wrong with them."""
     options = find_method(config.name).Options
     try:

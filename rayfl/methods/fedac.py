@@ -39,16 +39,15 @@ from rayfl.clustering import (
     tune_by_silhouette,
     unit,
 )
-from rayfl.config import Section
-from rayfl.federation.interface import Models, Pull, everyone
-from rayfl.methods.method import Method
-from rayfl.randomness import Purpose, generator
+from rayfl.federation.interface import Models, Own, Pull, Tested, everyone
+from rayfl.methods.clustered import Clustered
+from rayfl.methods.options import ClusteredOptions
 
 #: The map is fitted on at most so many models, since all of them must come to the server for it.
 MOST_FITTED = 256
 
 
-class FedACOptions(Section):
+class FedACOptions(ClusteredOptions):
     """Options of FedAC; the paper's letters in brackets."""
 
     clusters: int = Field(4, ge=1, description="number of clusters to start from [K]")
@@ -73,6 +72,7 @@ class FedACState:
     """What the server remembers. Arrays over clients are indexed by client, centres by position in `clusters`."""
 
     embedding: np.ndarray  # Phi: its backbone part is used
+    shared: np.ndarray  # W_g, for the add-ons
     assignment: np.ndarray  # (m,) cluster numbers
     clusters: np.ndarray  # (K,) the numbers in use, rising; a number is never given to another cluster
     centres: np.ndarray  # Omega (K, size)
@@ -85,7 +85,7 @@ class FedACState:
     clusters_before: int = 0
 
 
-class FedAC(Method):
+class FedAC(Clustered):
     """Personal models, clusters by low-rank cosine similarity, their number tuned."""
 
     paper = "Zhang et al. 2024"
@@ -116,6 +116,7 @@ class FedAC(Method):
         m, size = self.fed.clients, self.fed.layout.size
         self.state = FedACState(
             embedding=self.fed.initial,
+            shared=self.fed.initial,
             assignment=np.full(m, NO_CLUSTER),
             clusters=np.array([], np.int64),
             centres=np.zeros((0, size), np.float32),
@@ -129,9 +130,9 @@ class FedAC(Method):
         """Algorithm 1, lines 3 to 13."""
         state, fed = self.state, self.fed
         held_back = self.options.tuning == "silhouette" and not state.tuned
-        centre = Pull(self._centres(), 0.0 if held_back else self.options.mu)
+        centre = Pull(self.centres(), 0.0 if held_back else self.options.mu)
         embedding = Pull(everyone(state.embedding, fed.clients, "backbone"), self.options.lam)
-        fed.train(cohort, pulls=[centre, embedding], keep=True)
+        self.local_training(cohort, pulls=[centre, embedding], keep=True)
         state.embedding = fed.mean(cohort, part="backbone")
         newcomers = cohort[state.assignment[cohort] == NO_CLUSTER]
         seen = np.union1d(np.flatnonzero(state.assignment != NO_CLUSTER), newcomers)
@@ -160,7 +161,7 @@ class FedAC(Method):
 
     def _fit_on(self, cohort: np.ndarray, seen: np.ndarray) -> np.ndarray:
         """Return the clients whose models the map is fitted on: D directions need D + 1 of them."""
-        wanted, rng = self.options.components + 1, self._rng()
+        wanted, rng = self.options.components + 1, self.rng()
         if len(cohort) > MOST_FITTED:
             return np.sort(rng.choice(cohort, MOST_FITTED, replace=False))
         others = np.setdiff1d(seen, cohort)
@@ -190,7 +191,7 @@ class FedAC(Method):
             count = min(self.options.clusters, len(np.unique(directions, axis=0)))
             drawn = directions[:1]
             if count > 1:
-                drawn, _ = kmeans_plusplus(directions, count, random_state=int(self._rng().integers(2**31)))
+                drawn, _ = kmeans_plusplus(directions, count, random_state=int(self.rng().integers(2**31)))
             state.clusters = np.arange(count)
             state.centre_sketches = drawn + origin
         similarity = cosine(state.sketches[seen] - origin, state.centre_sketches - origin)
@@ -225,7 +226,7 @@ class FedAC(Method):
 
     def _tune_by_silhouette(self, seen: np.ndarray) -> None:
         """Search the clusters from nothing the first time, then split and merge them."""
-        state, rng = self.state, self._rng()
+        state, rng = self.state, self.rng()
         sketches = state.sketches - self._origin()
         if state.tuned:
             state.assignment = tune_by_silhouette(
@@ -259,13 +260,13 @@ class FedAC(Method):
 
     # -- what is tested and reported --------------------------------------------------------------------------
 
-    def tested_models(self) -> None:
+    def tested_models(self) -> Tested:
         """Test everyone with the personal model, as the paper does."""
-        return
+        return self.tested(Own())
 
-    def also_tested(self) -> Mapping[str, Models]:
+    def also_tested(self) -> Mapping[str, Tested]:
         """Test the centres beside them."""
-        return {"centre": self._centres()}
+        return {"centre": self.tested(self.centres())}
 
     def assignment(self) -> np.ndarray:
         """Return each client's cluster."""
@@ -289,10 +290,8 @@ class FedAC(Method):
             extras["similarity"] = cosine(sketches, sketches).round(4).tolist()
         return extras
 
-    def _centres(self) -> Models:
+    def centres(self) -> Models:
+        """Hand each client the centre of its cluster."""
         state = self.state
         rows = np.searchsorted(state.clusters, state.assignment)
         return Models(state.centres, np.where(state.assignment == NO_CLUSTER, -1, rows))
-
-    def _rng(self) -> np.random.Generator:
-        return generator(self.seed, Purpose.CLUSTERING, self.fed.round)

@@ -3,12 +3,12 @@
 import numpy as np
 from pydantic import Field
 
-from rayfl.config import Section
 from rayfl.federation.interface import Pull
 from rayfl.methods.fedavg import FedAvg
+from rayfl.methods.options import MethodOptions
 
 
-class FedProxOptions(Section):
+class FedProxOptions(MethodOptions):
     """Options of FedProx."""
 
     mu: float = Field(0.1, ge=0, description="strength of the pull to the global model")

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from rayfl.federation.interface import Models
+from rayfl.federation.interface import Own
 from rayfl.methods.method import Method
 
 
@@ -15,6 +15,6 @@ class Local(Method):
         """Train each client from where it stopped."""
         self.fed.train(cohort, keep=True)
 
-    def tested_models(self) -> Models | None:
-        """Return none: each client is tested with its own."""
-        return None
+    def tested_models(self) -> Own:
+        """Test each client with its own."""
+        return Own()

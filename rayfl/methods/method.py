@@ -6,8 +6,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rayfl.config import Section
-from rayfl.federation.interface import Federation, Models
+from rayfl.federation.interface import Federation, Mixture, Models, Own, Tested
+from rayfl.methods.options import MethodOptions
+from rayfl.randomness import Purpose, generator
+
+FINE_TUNING = 1_000_000  # a stream of batches that no round uses
 
 
 class Method(ABC):
@@ -18,7 +21,7 @@ class Method(ABC):
     """
 
     #: The method's own options: keys, types, defaults and help in one place.
-    Options: ClassVar[type[Section]] = Section
+    Options: ClassVar[type[MethodOptions]] = MethodOptions
     #: Where it is described, for `rayfl methods`.
     paper: ClassVar[str] = ""
 
@@ -41,10 +44,10 @@ class Method(ABC):
         """Run one round with these clients."""
 
     @abstractmethod
-    def tested_models(self) -> Models | None:
-        """Return the model that each client is tested with; None: the one that it keeps."""
+    def tested_models(self) -> Tested:
+        """Return what each client is tested with: models handed to it, its `Own`, or a `Mixture`."""
 
-    def also_tested(self) -> Mapping[str, Models]:
+    def also_tested(self) -> Mapping[str, Tested]:
         """Return models to test besides; their accuracy is reported as `<name>_accuracy` in extras."""
         return {}
 
@@ -55,6 +58,28 @@ class Method(ABC):
     def cluster_statistics(self) -> Mapping[str, np.ndarray]:
         """Return `intra`, `inter` and `granularity` of each cluster in use, in the order of their numbers."""
         return {}
+
+    def rng(self) -> np.random.Generator:
+        """Return this round's random numbers for the server."""
+        return generator(self.seed, Purpose.CLUSTERING, self.fed.round)
+
+    def fine_tune(self) -> Tested:
+        """Train every client once more, from what it would be tested with, and return what to test then.
+
+        Of a mixture, each part is trained with the others fixed, so that the sum is still a sum (thesis 7.4.4).
+        """
+        tested, clients = self.tested_models(), np.arange(self.fed.clients)
+        parts = tested.parts if isinstance(tested, Mixture) else (tested,)
+        if isinstance(tested, Mixture) and (tested.combine != "logits" or len(parts) != 2):
+            raise ValueError("only single models and sums of two can be fine-tuned")
+        tuned = []
+        for number, part in enumerate(parts):
+            start = part if isinstance(part, Models) else None
+            partner = parts[1 - number] if len(parts) == 2 else None
+            slot = part.slot if isinstance(part, Own) else f"fine-tuned {number}"
+            self.fed.train(clients, start, keep=True, partner=partner, slot=slot, stream=FINE_TUNING)
+            tuned.append(Own(slot))
+        return Mixture(tuple(tuned), "logits") if len(parts) == 2 else tuned[0]
 
     def extras(self) -> Mapping[str, Any]:
         """Return what only this method reports."""

@@ -13,7 +13,9 @@ from torch import nn
 
 from rayfl.errors import InputError, closest
 
-Part = Literal["all", "backbone", "head"]
+#: A part of a network: everything, what comes before the head, the head, the fully connected layers at the end, or the
+#: first so many layers.
+Part = Literal["all", "backbone", "head", "dense"] | int
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Layout:
     backbone: slice
     head: slice
     buffers: slice
+    dense: slice
     layers: tuple[tuple[str, slice], ...]
     """The modules that own parameters, as they follow each other in the vector: "the first L layers" is one
     slice from 0 to the end of layers[L - 1]."""
@@ -46,7 +49,21 @@ class Layout:
             return self.backbone
         if name == "head":
             return self.head
-        raise ValueError(f"part {name!r} is not one of all, backbone, head")
+        if name == "dense":
+            return self.dense
+        if isinstance(name, int) and 0 <= name <= len(self.layers):
+            return slice(0, self.layers[name - 1][1].stop if name else 0)
+        raise ValueError(
+            f"part {name!r} is not one of all, backbone, head, dense, or a number of the {len(self.layers)} layers"
+        )
+
+    def ranges(self, part: Part) -> tuple[slice, ...]:
+        """Return what travels when a part is sent: its parameters, and with the backbone's layers the buffers."""
+        if part == "all":
+            return (slice(0, self.size),)
+        with_buffers = part == "backbone" or (isinstance(part, int) and part > 0)
+        pieces = (self.part(part), self.buffers) if with_buffers else (self.part(part),)
+        return tuple(p for p in pieces if p.stop > p.start)
 
 
 class FlatModel:
@@ -142,6 +159,15 @@ def _names_with_parameters(module: nn.Module) -> list[str]:
     return [name for name, m in module.named_modules() if name and any(True for _ in m.parameters())]
 
 
+def _dense_start(module: nn.Module, layers: list[tuple[str, slice]], end: int) -> int:
+    """Return where the run of fully connected layers at the end of the parameters begins."""
+    for name, where in reversed(layers):
+        if not isinstance(module.get_submodule(name), nn.Linear):
+            break
+        end = where.start
+    return end
+
+
 def _lay_out(module: nn.Module, head: str) -> tuple[Layout, list[torch.Tensor]]:
     """Return the layout and the module's tensors in its order."""
     # A shared parameter has several names and is counted once. If any of its owners is outside the head,
@@ -183,6 +209,7 @@ def _lay_out(module: nn.Module, head: str) -> tuple[Layout, list[torch.Tensor]]:
         backbone=slice(0, split),
         head=slice(split, parameters),
         buffers=slice(parameters, ends[-1]),
+        dense=slice(_dense_start(module, layers, parameters), parameters),
         layers=tuple(layers),
     )
     return layout, [t for _, t in tensors]

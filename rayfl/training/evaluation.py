@@ -1,16 +1,18 @@
 """Testing models on clients' test sets: accuracy, macro-F1 and loss per client, in eval mode."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
 from rayfl.models import FlatModel
+from rayfl.training.stacked import CHUNK, stacked_logits
 
-#: Samples per forward pass. Part of the bits: a network's output for a sample may depend on the batch around it.
-CHUNK = 512
+Combine = Literal["logits", "probabilities"]
 
 
 @dataclass(frozen=True)
@@ -41,13 +43,23 @@ def plan_groups(choice: np.ndarray, sizes: np.ndarray) -> list[tuple[int, np.nda
 
 @torch.no_grad()
 def score_together(
-    model: FlatModel, tests: Sequence[tuple[torch.Tensor, torch.Tensor]], classes: int
+    model: FlatModel,
+    tests: Sequence[tuple[torch.Tensor, torch.Tensor]],
+    classes: int,
+    others: Sequence[torch.Tensor] = (),
+    combine: Combine = "logits",
 ) -> list[tuple[float, float, float]]:
-    """Test one model on several clients' samples in shared passes; return (accuracy, macro-F1, loss) per client."""
+    """Test one model on several clients' samples in shared passes; return (accuracy, macro-F1, loss) per client.
+
+    `others` are flat vectors of models that answer together with it: `logits` adds the logits of all (CAM),
+    `probabilities` averages their softmax outputs (soft vote), and the loss is minus the log of that average.
+    """
     model.module.eval()
     inputs = torch.cat([x for x, _ in tests])
     labels = torch.cat([y for _, y in tests])
     logits = torch.cat([model.module(part) for part in inputs.split(CHUNK)])
+    if others:
+        logits = _combined(torch.stack([logits, *stacked_logits(model, torch.stack(list(others)), inputs)]), combine)
     losses = cross_entropy(logits, labels, reduction="none").double().cpu().numpy()
     predicted = logits.argmax(1).cpu().numpy()
     true = labels.cpu().numpy()
@@ -59,6 +71,16 @@ def score_together(
         accuracy = float(np.mean(predicted[part] == true[part]))
         scores.append((accuracy, macro_f1(true[part], predicted[part], classes), float(losses[part].mean())))
     return scores
+
+
+def _combined(logits: torch.Tensor, combine: Combine) -> torch.Tensor:
+    """Return logits (n, classes) that stand for those of several models, (models, n, classes)."""
+    if combine == "logits":
+        return logits.sum(0)
+    if combine == "probabilities":
+        # The log of the mean of the softmax outputs: its own softmax is that mean.
+        return logits.log_softmax(2).logsumexp(0) - math.log(len(logits))
+    raise ValueError(f"combine={combine!r} is not one of logits, probabilities")
 
 
 def macro_f1(true: np.ndarray, predicted: np.ndarray, classes: int) -> float:

@@ -1,22 +1,13 @@
 """The loop trainer: one client after the other, all arithmetic outside the network on one flat vector."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch.nn.functional import cross_entropy
 
 from rayfl.config import LocalConfig
 from rayfl.models import FlatModel
-
-
-@dataclass(frozen=True)
-class FlatPull:
-    """The term strength/2 * ||w - target||^2 over one part of the parameters, `target` being that part's values."""
-
-    target: torch.Tensor
-    strength: float
-    part: slice
+from rayfl.training.terms import Contrast, FlatPull, ParameterContrast, Partner, RepresentationContrast
 
 
 def train(
@@ -25,21 +16,49 @@ def train(
     local: LocalConfig,
     lr: float,
     pulls: Sequence[FlatPull] = (),
+    partner: Partner | None = None,
+    contrasts: Sequence[Contrast] = (),
 ) -> None:
-    """Run SGD on `model`, in place: cross-entropy plus the pulls, whose gradients are added in closed form."""
+    """Run SGD on `model`, in place: cross-entropy plus the pulls, whose gradients are added in closed form.
+
+    With a partner, the cross-entropy is that of both models' added logits; the contrasts are further terms.
+    """
     parameters = model.vector[: model.layout.parameters]
     gradient = model.gradient
     velocity = torch.zeros_like(gradient) if local.momentum else None
+    of_samples = [c for c in contrasts if isinstance(c, RepresentationContrast)]
+    of_parameters: list[FlatPull | ParameterContrast] = [*pulls]
+    of_parameters += [c for c in contrasts if isinstance(c, ParameterContrast)]
     model.module.train()
     for inputs, labels in batches:
         gradient.zero_()
-        cross_entropy(model.module(inputs), labels).backward()
+        _loss(model, inputs, labels, partner, of_samples).backward()
         with torch.no_grad():
             if local.weight_decay:
                 gradient.add_(parameters, alpha=local.weight_decay)
-            for pull in pulls:
-                part = gradient[pull.part]
-                part.add_(parameters[pull.part], alpha=pull.strength)
-                part.sub_(pull.target, alpha=pull.strength)
+            for term in of_parameters:
+                term.add_gradient(parameters, gradient)
             step = gradient if velocity is None else velocity.mul_(local.momentum).add_(gradient)
             parameters.sub_(step, alpha=lr)
+
+
+def _loss(
+    model: FlatModel,
+    inputs: torch.Tensor,
+    labels: torch.Tensor,
+    partner: Partner | None,
+    contrasts: Sequence[RepresentationContrast],
+) -> torch.Tensor:
+    """Return what goes through autograd."""
+    features = None
+    if contrasts:
+        features, logits = model.features(inputs)
+    else:
+        logits = model.module(inputs)
+    if partner is not None:
+        logits = logits + partner.logits(model, inputs)
+    loss = cross_entropy(logits, labels)
+    if features is not None:
+        for contrast in contrasts:
+            loss = loss + contrast.loss(model, inputs, features)
+    return loss

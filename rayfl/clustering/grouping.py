@@ -1,0 +1,141 @@
+"""Groups whose number nobody has to give: by density, by a graph, by a tree, by halving; and FedGroup's features.
+
+All but `edc` take (n, n) distances or similarities, from `similarity`, `divergence` or losses, and know nothing
+of where they come from. Clusters are numbered 0, 1, ... in order of their first row.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.cluster.hierarchy import cut_tree, fcluster
+from scipy.cluster.hierarchy import linkage as build_tree
+from scipy.spatial.distance import squareform
+
+from rayfl.clustering.cluster_number import Labels, _in_order_of_first
+from rayfl.clustering.similarity import BLOCK, Floats, Weights
+
+_LINKAGES = ("average", "complete", "single")  # the ones that make sense for any distance
+
+
+def dbscan(distances: Floats, eps: float, min_points: int) -> Labels:
+    """Return the clusters of DBSCAN, each noise point a cluster of its own (FedTSDP, sections 3.2.1 and 3.3.1).
+
+    A row with `min_points` rows within `eps`, itself among them, is a core. A border row between two clusters
+    goes to the one with the lower number; with `min_points` 2 there are none.
+
+    >>> line = np.array([[9.0], [1.0], [2.0], [4.0]])
+    >>> dbscan(np.abs(line - line.T), eps=1.5, min_points=2).tolist()
+    [0, 1, 1, 2]
+    """
+    from sklearn.cluster import DBSCAN
+
+    if len(distances) == 0:
+        return np.zeros(0, np.int64)
+    labels = DBSCAN(eps=eps, min_samples=min_points, metric="precomputed").fit_predict(distances).astype(np.int64)
+    noise = labels < 0
+    labels[noise] = labels.max() + 1 + np.arange(noise.sum())
+    return _in_order_of_first(labels)
+
+
+def components(distances: Floats, threshold: float, smallest: int = 1) -> Labels:
+    """Return the connected components of the graph with an edge wherever the distance is at most `threshold`.
+
+    ONE_SHOT of SR-FCA (Algorithm 1): components below `smallest` rows are no clusters, and each of their rows
+    goes to the one it is nearest to on average. If none is large enough, all stay as they are: SR-FCA can merge
+    clusters later but never split one, and one cluster for all would look like a threshold that is too large.
+
+    >>> line = np.array([[0.0], [1.0], [4.0], [8.0], [9.0], [10.0]])
+    >>> components(np.abs(line - line.T), threshold=1, smallest=2).tolist()
+    [0, 0, 0, 1, 1, 1]
+    """
+    found = _connected(distances <= threshold)
+    sizes = np.bincount(found)
+    large = np.flatnonzero(sizes >= smallest)
+    stray = np.flatnonzero(sizes[found] < smallest)
+    if len(large) and len(stray):
+        apart = np.stack([distances[stray][:, found == k].mean(axis=1) for k in large], axis=1)
+        found[stray] = large[apart.argmin(axis=1)]
+    return _in_order_of_first(found)
+
+
+def merge_clusters(cluster_distances: Floats, threshold: float) -> Labels:
+    """Return the new number of each of K clusters once those at most `threshold` apart are one (MERGE, Algorithm 4).
+
+    Chains count: a and c are one if b is near to both. A cluster near to nobody stays, whatever its size.
+
+    >>> merge_clusters(np.array([[0.0, 9, 1], [9, 0, 9], [1, 9, 0]]), threshold=2).tolist()
+    [0, 1, 0]
+    """
+    return _in_order_of_first(_connected(cluster_distances <= threshold))
+
+
+def agglomerative(
+    distances: Floats, threshold: float | None = None, clusters: int | None = None, linkage: str = "average"
+) -> Labels:
+    """Merge the two nearest clusters again and again, up to `threshold` or until `clusters` are left (FL+HC).
+
+    Give one of the two. Merges at exactly `threshold` are made; of more clusters than rows, each row is one.
+
+    >>> line = np.array([[0.0], [1.0], [3.0], [9.0]])
+    >>> agglomerative(np.abs(line - line.T), threshold=2.0).tolist()
+    [0, 0, 1, 2]
+    >>> agglomerative(np.abs(line - line.T), clusters=2).tolist()
+    [0, 0, 0, 1]
+    """
+    if (threshold is None) == (clusters is None):
+        raise ValueError("agglomerative needs either threshold or clusters, and not both")
+    if linkage not in _LINKAGES:
+        raise ValueError(f"linkage is {linkage!r}; expected one of {', '.join(_LINKAGES)}")
+    if clusters is not None and clusters < 1:
+        raise ValueError(f"clusters is {clusters}; it must be at least 1")
+    if len(distances) < 2:
+        return np.zeros(len(distances), np.int64)
+    tree = build_tree(squareform(distances, checks=False), linkage)
+    if clusters is None:
+        return _in_order_of_first(fcluster(tree, threshold, "distance"))
+    # fcluster would give fewer where merges tie.
+    return _in_order_of_first(cut_tree(tree, min(clusters, len(distances))).ravel())
+
+
+def bipartition(similarity: Floats) -> Labels:
+    """Halve the rows so that the largest similarity across is as small as can be: 0 for the first row's half.
+
+    The split of CFL (Sattler et al.). Any cut crosses the maximum spanning tree, so none does better than the
+    tree's weakest edge, and cutting that edge achieves it: this is single linkage cut in two, not complete linkage.
+
+    >>> bipartition(np.array([[1.0, -0.5, 0.6], [-0.5, 1.0, 0.1], [0.6, 0.1, 1.0]])).tolist()
+    [0, 1, 0]
+    """
+    return agglomerative(1.0 - similarity, clusters=2, linkage="single")
+
+
+def edc(updates: Floats | Weights, directions: int) -> Floats:
+    """Return the cosine of each update with the leading singular directions of all of them: FedGroup's features.
+
+    K-means over the rows then stands in for clustering by the n x n cosines (EDC, Duan et al.). With the updates
+    A = U S V' the cosines are U S over the rows' lengths, so the n x n Gram matrix is all that is needed. Directions
+    without strength are left out, so there are at most as many columns as the rank; an update of zero is at zero.
+    The largest entry of each of U's columns is positive.
+
+    >>> edc(np.array([[3.0, 4.0], [6.0, 8.0], [-3.0, -4.0]]), directions=2).round(6).tolist()
+    [[1.0], [1.0], [-1.0]]
+    """
+    if directions < 1:
+        raise ValueError(f"directions is {directions}; it must be at least 1")
+    gram = np.zeros((len(updates), len(updates)))
+    for column in range(0, updates.shape[1], BLOCK):
+        block = updates[:, column : column + BLOCK].astype(np.float64)
+        gram += block @ block.T
+    strengths, turn = np.linalg.eigh(gram)
+    # What float32 cannot tell from zero is rounding, not a direction.
+    keep = np.flatnonzero(strengths > 1e-10 * strengths.max(initial=0.0))[::-1][:directions]
+    turn = turn[:, keep]
+    turn = turn * np.sign(turn[np.abs(turn).argmax(axis=0), np.arange(len(keep))])
+    lengths = np.sqrt(np.diag(gram))[:, None]
+    return np.clip(turn * np.sqrt(strengths[keep]) / np.where(lengths > 0, lengths, 1.0), -1.0, 1.0)
+
+
+def _connected(edges: NDArray[np.bool_]) -> Labels:
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components
+
+    return connected_components(csr_array(edges), directed=False)[1].astype(np.int64)

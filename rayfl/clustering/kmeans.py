@@ -1,0 +1,118 @@
+"""Weighted K-means, as FeSEM (unweighted, thesis Eq. 3.2) and WeCFL (thesis Eq. 3.3 and Algorithm 1) need it.
+
+Lloyd's steps are our own: scikit-learn moves an empty cluster to a far point and wants no more clusters than
+points, so numbers would change their meaning from round to round.
+"""
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.spatial.distance import cdist
+
+from rayfl.clustering.cluster_number import Labels
+from rayfl.clustering.similarity import BLOCK, Floats, Weights
+
+_ROWS = 512  # with BLOCK columns, 64 MB as float64
+
+
+def kmeans(
+    points: Floats | Weights,
+    clusters: int,
+    weights: ArrayLike | None = None,
+    start: Floats | Weights | None = None,
+    seed: int | np.random.Generator = 0,
+    iterations: int = 100,
+) -> tuple[Labels, Floats]:
+    """Return each row's cluster and the centres, by squared L2 distance, after at most `iterations` steps.
+
+    One step is the E-step and the M-step of WeCFL; `weights` (n,) are its client weights, all 1 for FeSEM. They
+    move the centres only: a row's own weight scales its distances from all centres alike.
+
+    With `start`, cluster k is the one that start[k] grew into. A cluster that loses all its rows keeps its centre
+    and can win rows back, so there may be more clusters than rows. Centres that `start` lacks are drawn by greedy
+    k-means++ with `seed`, as many as there are distinct rows: fewer than `clusters`, if there are not that many.
+
+    >>> line = np.array([[0.0], [2.0], [9.0]])
+    >>> assignment, centres = kmeans(line, 3, start=np.array([[8.0], [0.0], [50.0]]))
+    >>> assignment.tolist(), centres.ravel().tolist()
+    ([1, 1, 0], [9.0, 1.0, 50.0])
+    >>> kmeans(line, 2, weights=[3, 1, 1], start=line[[0, 2]])[1].ravel().tolist()
+    [0.5, 9.0]
+    """
+    masses = np.ones(len(points)) if weights is None else np.asarray(weights, np.float64)
+    centres = np.zeros((0, points.shape[1])) if start is None else np.array(start, np.float64)
+    if clusters < 1 or iterations < 1:
+        raise ValueError(f"clusters is {clusters} and iterations {iterations}; both must be at least 1")
+    if masses.shape != (len(points),) or not np.isfinite(masses).all() or (masses < 0).any():
+        raise ValueError(f"weights must be {len(points)} finite numbers, none negative: one for each row of points")
+    if centres.ndim != 2 or centres.shape[1] != points.shape[1] or len(centres) > clusters:
+        raise ValueError(
+            f"start has shape {centres.shape}; expected up to {clusters} rows of {points.shape[1]} numbers"
+        )
+    centres = _with_more_centres(points, masses, centres, clusters, np.random.default_rng(seed))
+    if len(centres) == 0:
+        raise ValueError("there is no row with a weight above 0 to start a cluster from")
+
+    assignment = nearest(points, centres)
+    centres = _means(points, masses, assignment, centres)
+    for _ in range(iterations - 1):
+        before, assignment = assignment, nearest(points, centres)
+        if np.array_equal(before, assignment):
+            break
+        centres = _means(points, masses, assignment, centres)
+    return assignment, centres
+
+
+def nearest(points: Floats | Weights, centres: Floats | Weights) -> Labels:
+    """Return the number of the centre nearest to each row; of equally near ones the lowest.
+
+    >>> nearest(np.array([[1.0], [2.0], [7.0]]), np.array([[0.0], [4.0], [4.0]])).tolist()
+    [0, 0, 1]
+    """
+    return _squared_distances(points, centres).argmin(axis=1).astype(np.int64)
+
+
+def _squared_distances(points: Floats | Weights, centres: Floats | Weights) -> Floats:
+    # By differences: |x|^2 - 2xc + |c|^2 would cancel, as models of one federation lie close together far from zero.
+    distances = np.zeros((len(points), len(centres)))
+    for column in range(0, points.shape[1], BLOCK):
+        part = slice(column, column + BLOCK)
+        for row in range(0, len(points), _ROWS):
+            rows = slice(row, row + _ROWS)
+            distances[rows] += cdist(points[rows, part], centres[:, part], "sqeuclidean")
+    return distances
+
+
+def _means(points: Floats | Weights, masses: Floats, assignment: Labels, centres: Floats) -> Floats:
+    """The weighted mean of each cluster's rows; the old centre where they weigh nothing."""
+    totals = np.bincount(assignment, masses, minlength=len(centres))
+    alive = np.flatnonzero(totals)
+    shares = np.where(assignment == alive[:, None], masses, 0.0) / totals[alive, None]
+    means = centres.copy()
+    for column in range(0, points.shape[1], BLOCK):
+        part = slice(column, column + BLOCK)
+        means[alive, part] = sum(
+            shares[:, row : row + _ROWS] @ points[row : row + _ROWS, part].astype(np.float64)
+            for row in range(0, len(points), _ROWS)
+        )
+    return means
+
+
+def _with_more_centres(
+    points: Floats | Weights, masses: Floats, centres: Floats, clusters: int, rng: np.random.Generator
+) -> Floats:
+    """Greedy k-means++: of a few rows drawn by weight times squared distance, take the one that helps most."""
+    chosen = list(centres)
+    if len(chosen) >= clusters:
+        return centres
+    # Without a centre all rows are equally far, and the first row is drawn by weight alone.
+    closest = _squared_distances(points, centres).min(axis=1) if chosen else np.ones(len(points))
+    tries = 2 + int(np.log(clusters))
+    while len(chosen) < clusters and (odds := masses * closest).any():
+        drawn = rng.choice(len(points), tries if chosen else 1, p=odds / odds.sum())
+        distances = _squared_distances(points, points[drawn])
+        if chosen:
+            distances = np.minimum(distances, closest[:, None])
+        best = int((masses @ distances).argmin())
+        chosen.append(points[drawn[best]].astype(np.float64))
+        closest = distances[:, best]
+    return np.array(chosen).reshape(-1, points.shape[1])

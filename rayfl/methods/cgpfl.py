@@ -1,0 +1,45 @@
+"""CGPFL (Tang et al. 2022; FedAC 2.2, 5.2): personal models with a soft pull to their cluster's centre.
+
+Each client keeps its own model and trains it with mu/2 ||w_i - W_c(i)||^2; the server clusters the last models of all
+who have taken part by K-means, warm-started, and moves each centre to their plain mean.
+"""
+
+import numpy as np
+from pydantic import Field
+
+from rayfl.clustering import NO_CLUSTER, kmeans
+from rayfl.federation.interface import Own, Pull, Tested
+from rayfl.methods.clustered import Clustered
+from rayfl.methods.options import ClusteredOptions
+
+
+class CGPFLOptions(ClusteredOptions):
+    """Options of CGPFL."""
+
+    clusters: int = Field(5, ge=1, description="number of clusters [K]")
+    mu: float = Field(1.0, ge=0, description="pull of a client's model to its cluster's centre")
+
+
+class CGPFL(Clustered):
+    """Personal models with a soft pull to the cluster's centre."""
+
+    paper = "Tang et al. 2022; FedAC 5.2"
+    Options = CGPFLOptions
+
+    def round(self, cohort: np.ndarray) -> None:
+        """Train personal models, cluster them, average."""
+        state, fed = self.state, self.fed
+        self.local_training(cohort, pulls=[Pull(self.centres(), self.options.mu)], keep=True)
+        seen = np.flatnonzero(fed.has_model(np.arange(fed.clients)))
+        known = (state.assignment != NO_CLUSTER).any()
+        points = fed.collect(seen, "dense")
+        start = state.centres[:, fed.layout.part("dense")] if known else None
+        state.assignment[seen], _ = kmeans(points, self.options.clusters, start=start, seed=self.rng())
+        in_use = np.unique(state.assignment[seen])
+        centres = state.centres.copy()
+        centres[in_use] = fed.mean_of_kept(state.assignment, in_use)
+        state.centres = centres
+
+    def tested_models(self) -> Tested:
+        """Test each client with its own model."""
+        return self.tested(Own())

@@ -1,0 +1,76 @@
+"""FedAvg+ and FedProx+ (thesis 3.5.2): K independent federations of one kind, and a soft vote of their models.
+
+The K federations have different initial models and see different batches; who takes part is the same for all.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from rayfl.federation.interface import Mixture, Models, Pull, everyone
+from rayfl.methods.method import Method
+from rayfl.methods.options import MethodOptions
+
+
+class EnsembleOptions(MethodOptions):
+    """Options of an ensemble."""
+
+    clusters: int = Field(5, ge=1, description="number of federations [K]")
+
+
+class ProximalEnsembleOptions(EnsembleOptions):
+    """Options of FedProx+."""
+
+    mu: float = Field(0.1, ge=0, description="pull to the federation's global model")
+
+
+@dataclass
+class EnsembleState:
+    """The global model of each federation."""
+
+    models: np.ndarray  # (K, size)
+
+
+class FedAvgEnsemble(Method):
+    """K independent federations, soft vote."""
+
+    paper = "thesis 3.5.2"
+    Options: ClassVar[type[MethodOptions]] = EnsembleOptions
+    state: EnsembleState
+
+    def start(self) -> None:
+        """Begin with K different initial models."""
+        self.state = EnsembleState(self.fed.initial_models(self.options.clusters))
+
+    def round(self, cohort: np.ndarray) -> None:
+        """One round of each federation."""
+        models = self.state.models.copy()
+        for k, model in enumerate(self._models()):
+            self.fed.train(cohort, start=model, pulls=self._pulls(model), stream=k)
+            models[k] = self.fed.mean(cohort, self.fed.n_train[cohort])
+        self.state.models = models
+
+    def _pulls(self, model: Models) -> list[Pull]:
+        return []
+
+    def _models(self) -> tuple[Models, ...]:
+        return tuple(everyone(model, self.fed.clients) for model in self.state.models)
+
+    def tested_models(self) -> Mixture:
+        """Average the probabilities of the K models."""
+        return Mixture(self._models(), "probabilities")
+
+    def assignment(self) -> np.ndarray:
+        """Everyone is served by the same vote."""
+        return np.zeros(self.fed.clients, np.int32)
+
+
+class FedProxEnsemble(FedAvgEnsemble):
+    """K independent federations with a proximal term, soft vote."""
+
+    Options = ProximalEnsembleOptions
+
+    def _pulls(self, model: Models) -> list[Pull]:
+        return [Pull(model, self.options.mu)]

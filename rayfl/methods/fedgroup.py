@@ -1,0 +1,67 @@
+"""FedGroup (Duan et al. 2021; FedAC 2.2): static groups from decomposed cosine similarity (EDC), and a cold start.
+
+The first cohort trains from the initial model; K-means on the cosines of its updates with their leading singular
+directions gives the groups. Who comes later trains from the initial model once, and joins the group whose mean update
+its own is most similar to. After that, FedAvg in each group.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from pydantic import Field
+
+from rayfl.clustering import NO_CLUSTER, cosine, edc, kmeans
+from rayfl.federation.interface import everyone
+from rayfl.methods.clustered import Clustered, ClusteredState
+from rayfl.methods.options import ClusteredOptions
+
+
+class FedGroupOptions(ClusteredOptions):
+    """Options of FedGroup."""
+
+    clusters: int = Field(4, ge=1, description="number of groups [m]")
+
+
+@dataclass
+class FedGroupState(ClusteredState):
+    """And each group's mean first update."""
+
+    directions: np.ndarray  # (K, parameters)
+
+
+class FedGroup(Clustered):
+    """Static groups from decomposed cosine similarity."""
+
+    paper = "Duan et al. 2021; FedAC 2.2"
+    Options = FedGroupOptions
+    state: FedGroupState
+
+    def start(self) -> None:
+        """Begin with no groups."""
+        m, size = self.fed.clients, self.fed.layout.size
+        nobody = np.full(m, NO_CLUSTER)
+        none = np.zeros((0, self.fed.layout.parameters), np.float32)
+        self.state = FedGroupState(np.zeros((0, size), np.float32), nobody, self.fed.initial, none)
+
+    def round(self, cohort: np.ndarray) -> None:
+        """Group the newcomers, then FedAvg in each group."""
+        state = self.state
+        newcomers = cohort[state.assignment[cohort] == NO_CLUSTER]
+        if len(newcomers):
+            self._group(newcomers)
+        self.local_training(cohort, start=self.centres())
+        self.recentre(cohort)
+
+    def _group(self, newcomers: np.ndarray) -> None:
+        state, fed = self.state, self.fed
+        fed.train(newcomers, start=everyone(fed.initial, fed.clients), stream=1)
+        updates = fed.collect(newcomers) - fed.initial[: fed.layout.parameters]
+        if len(state.centres):
+            state.assignment[newcomers] = cosine(updates, state.directions).argmax(axis=1)
+            return
+        count = self.options.clusters
+        groups, _ = kmeans(edc(updates, count), count, seed=self.rng())
+        names, groups = np.unique(groups, return_inverse=True)
+        state.assignment[newcomers] = groups
+        state.directions = np.stack([updates[groups == k].mean(axis=0) for k in range(len(names))])
+        state.centres = fed.mean_by_cluster(newcomers, groups, len(names), fed.n_train[newcomers])

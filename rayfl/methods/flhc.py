@@ -1,0 +1,52 @@
+"""FL+HC (Briggs et al. 2020; FedAC 2.2): FedAvg, one agglomerative clustering of the updates, FedAvg per cluster.
+
+In the round of the clustering everyone trains from the global model, as in the paper, whatever the cohort is.
+"""
+
+import numpy as np
+from pydantic import Field
+
+from rayfl.clustering import agglomerative, cosine_distances, l2_distances
+from rayfl.federation.interface import everyone
+from rayfl.methods.clustered import Clustered, ClusteredState
+from rayfl.methods.options import ClusteredOptions
+
+
+class FLHCOptions(ClusteredOptions):
+    """Options of FL+HC."""
+
+    warmup: int = Field(10, ge=1, description="rounds of FedAvg before the clustering [n]")
+    distance: str = Field("cosine", pattern="^(cosine|l2)$", description="between updates: cosine or l2")
+    threshold: float | None = Field(None, gt=0, description="distance at which clusters are no longer joined")
+    clusters: int = Field(4, ge=1, description="number of clusters, where there is no threshold")
+
+
+class FLHC(Clustered):
+    """One agglomerative clustering of the updates."""
+
+    paper = "Briggs et al. 2020; FedAC 2.2"
+    Options = FLHCOptions
+
+    def start(self) -> None:
+        """Begin with everyone in one cluster."""
+        self.state = ClusteredState(
+            self.fed.initial[None].copy(), np.zeros(self.fed.clients, np.int64), self.fed.initial
+        )
+
+    def round(self, cohort: np.ndarray) -> None:
+        """FedAvg in each cluster; there is one until the warm-up is over."""
+        if self.fed.round == self.options.warmup + 1:
+            self._cluster()
+        self.local_training(cohort, start=self.centres())
+        self.recentre(cohort)
+
+    def _cluster(self) -> None:
+        state, fed = self.state, self.fed
+        clients = np.arange(fed.clients)
+        fed.train(clients, start=everyone(state.centres[0], fed.clients), stream=1)
+        updates = (fed.collect(clients) - state.centres[0, : fed.layout.parameters]).astype(np.float64)
+        distances = cosine_distances(updates) if self.options.distance == "cosine" else l2_distances(updates)
+        threshold = self.options.threshold
+        count = None if threshold is not None else min(self.options.clusters, fed.clients)
+        state.assignment = agglomerative(distances, threshold=threshold, clusters=count)
+        state.centres = np.repeat(state.centres, int(state.assignment.max()) + 1, axis=0)

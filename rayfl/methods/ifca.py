@@ -1,0 +1,42 @@
+"""IFCA (Ghosh et al. 2020; HypCluster is the same; thesis 3.2): a client joins the model with the least loss.
+
+Each round every client of the cohort gets all K models, takes the one with the smallest loss on its own training data
+and trains it; a model becomes the mean of those who took it, weighted by samples. With the add-on `cam` this is
+IFCA-CAM: `warmup` rounds of FedAvg for the global model, the loss of the sum (Eq. 2), a damped step (Eq. 6).
+"""
+
+import numpy as np
+from pydantic import Field
+
+from rayfl.federation.interface import Tested, everyone
+from rayfl.methods.clustered import GLOBAL, Clustered
+from rayfl.methods.options import ClusteredOptions
+
+
+class IFCAOptions(ClusteredOptions):
+    """Options of IFCA."""
+
+    clusters: int = Field(5, ge=1, description="number of models [K]")
+
+
+class IFCA(Clustered):
+    """Each client takes the cluster model with the smallest loss."""
+
+    paper = "Ghosh et al. 2020; thesis 3.2; CAM 3.1"
+    Options = IFCAOptions
+
+    def round(self, cohort: np.ndarray) -> None:
+        """Assign by loss, train, average."""
+        if self.warming_up:
+            self.fed.train(cohort, start=everyone(self.state.shared, self.fed.clients), slot=GLOBAL)
+            self._move_shared(cohort, GLOBAL)
+            return
+        self.state.assignment[cohort] = self.losses(cohort, self.state.centres).argmin(axis=1)
+        self.local_training(cohort, start=self.centres())
+        self.recentre(cohort, damped=self.additive)
+
+    def tested_models(self) -> Tested:
+        """Test with the cluster's model; while CAM warms up, with the global one alone."""
+        if self.warming_up:
+            return everyone(self.state.shared, self.fed.clients)
+        return self.tested(self.centres())

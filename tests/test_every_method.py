@@ -1,0 +1,390 @@
+"""What must hold for each method and add-on: the same bits everywhere, partial participation, planted clusters."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rayfl.config import load_config
+from rayfl.errors import InputError
+from rayfl.federation.interface import Federation
+from rayfl.federation.serial import SerialFederation
+from rayfl.federation.worker import Worker
+from rayfl.methods import METHODS, method_options
+from rayfl.server import RoundRecord, Server
+from rayfl.simulation import Prepared, prepare
+
+# Small enough for seconds, with every phase of every method inside eight rounds.
+SMALL = ["data.limit=480", "partition.clients=12", "local.steps=2", "local.lr=0.1", "federation=serial", "rounds=8"]
+OPTIONS = {
+    "local_kmeans": ["method.warmup=3"],
+    "cfl": ["method.warmup=1", "method.eps1=5.0", "method.eps2=0.001"],
+    "flhc": ["method.warmup=2"],
+    "oneshot_ifca": ["method.one_shot_rounds=3"],
+    "sr_fca": ["method.one_shot_rounds=2", "method.refine_rounds=2"],
+    "fedac": ["method.tune_from=2", "method.tune_every=2"],
+    "fedtsdp": ["method.hopkins=0.3", "method.public_batch=20"],
+}
+ADDONS = {
+    "ifca + cam": ("ifca", ["method.addons=[cam]", "method.cam.warmup=2"]),
+    "fesem + cam": ("fesem", ["method.addons=[cam]", "method.cam.warmup=2"]),
+    "wecfl + con (parameters)": ("wecfl", ["method.addons=[con]", "method.con.on=parameters"]),
+    "wecfl + con (representations)": ("wecfl", ["method.addons=[con]"]),
+    "ifca + cks": ("ifca", ["method.addons=[cks]"]),
+    "wecfl + con_cks + finetune": ("wecfl", ["method.addons=[con_cks]", "method.finetune=true"]),
+    "fedac + cam": ("fedac", ["method.addons=[cam]", "method.cam.warmup=0"]),
+    "sr_fca + cam": ("sr_fca", ["method.addons=[cam]", "method.cam.warmup=0"]),
+    "cgpfl + cks": ("cgpfl", ["method.addons=[cks]"]),
+    "ifca + cam + finetune": ("ifca", ["method.addons=[cam]", "method.cam.warmup=2", "method.finetune=true"]),
+    "fedavg + finetune": ("fedavg", ["method.finetune=true"]),
+}
+CASES: dict[str, tuple[str, list[str]]] = {name: (name, []) for name in METHODS} | ADDONS
+
+
+def prepared(case: str, *overrides: str) -> Prepared:
+    name, more = CASES[case]
+    return prepare(load_config(None, [*SMALL, f"method.name={name}", *OPTIONS.get(name, []), *more, *overrides]))
+
+
+def serial(p: Prepared) -> SerialFederation:
+    return SerialFederation(p.facts, Worker(p.config, p.dataset, p.partition))
+
+
+def run(p: Prepared, fed: Federation) -> tuple[Server, list[RoundRecord]]:
+    server = Server(p.config, fed, p.partition.true_cluster)
+    return server, [server.run_round(number) for number in range(1, p.config.rounds + 1)]
+
+
+def bits(record: RoundRecord) -> dict[str, Any]:
+    columns = {f"summary.{k}": v for k, v in record.summary.items() if not k.startswith("seconds")}
+    columns |= {f"clients.{k}": v for k, v in record.clients.items()}
+    columns |= {f"clusters.{k}": v for k, v in (record.clusters or {}).items()}
+    return columns | {f"extras.{k}": v for k, v in record.extras.items()}
+
+
+@pytest.fixture(scope="module")
+def three_actors(ray_session: None) -> Iterator[list[Any]]:
+    """Actors that serve every test of this module in turn; they know nothing of the method."""
+    import ray
+
+    from rayfl.federation.ray_client import ClientActor
+
+    p = prepared("fedavg")
+    data, shares = ray.put(p.dataset), ray.put(p.partition)
+    remote: Any = ray.remote(ClientActor).options(num_cpus=1)
+    actors = [remote.remote(p.config, [], data, shares) for _ in range(3)]
+    ray.get([actor.seat.remote() for actor in actors], timeout=200)
+    yield actors
+    for actor in actors:
+        ray.kill(actor)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_both_federations_give_the_same_bits(case: str, three_actors: list[Any]) -> None:
+    from rayfl.federation.ray_federation import RayFederation
+
+    p = prepared(case)
+    alone = serial(p)
+    on_ray = RayFederation(p.facts, three_actors)
+    on_ray.forget()
+    try:
+        expected, found = run(p, alone)[1], run(p, on_ray)[1]
+    finally:
+        alone.close()
+    for one, other in zip(expected, found, strict=True):
+        left, right = bits(one), bits(other)
+        assert left.keys() == right.keys()
+        for key in left:
+            np.testing.assert_array_equal(left[key], right[key], err_msg=f"{key} in round {one.number}")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_third_of_the_clients_per_round_is_enough_for_every_method(case: str) -> None:
+    """Who never took part has no cluster or the one all begin in; all who did have one; everybody can be tested."""
+    p = prepared(case, "participation.fraction=0.3", "rounds=10")
+    fed = serial(p)
+    try:
+        server, records = run(p, fed)
+    finally:
+        fed.close()
+    last = records[-1]
+    for name in ("accuracy", "macro_f1", "loss"):
+        assert np.isfinite(last.clients[name]).all()
+    assignment = server.method.assignment()
+    if assignment is not None:
+        took_part = np.unique(np.concatenate([server._cohort(n) for n in range(1, 11)]))
+        assert (assignment[took_part] >= 0).all()
+        assert last.clusters is not None
+        assert last.clusters["size"].sum() == (assignment >= 0).sum()
+
+
+@pytest.mark.parametrize("clusters", [15, 40])
+@pytest.mark.parametrize("name", ["ifca", "fesem", "wecfl", "cgpfl", "fedgroup", "fedsoft", "local_kmeans", "flhc"])
+def test_more_clusters_than_clients_are_no_trouble(name: str, clusters: int) -> None:
+    p = prepared(name, f"method.clusters={clusters}", "rounds=5", "participation.fraction=0.3")
+    fed = serial(p)
+    try:
+        _, records = run(p, fed)
+    finally:
+        fed.close()
+    assert np.isfinite(records[-1].summary["accuracy"])
+
+
+PLANTED = {
+    "ifca": ["method.clusters=4", "seed=1"],
+    "fesem": ["method.clusters=4"],
+    "wecfl": ["method.clusters=4"],
+    "local_kmeans": ["method.clusters=4", "method.warmup=6"],
+    "flhc": ["method.clusters=4", "method.warmup=3"],
+    "fedgroup": ["method.clusters=4", "local.steps=30"],
+    "cgpfl": ["method.clusters=4"],
+    "cfl": ["method.warmup=3", "method.eps1=1.0", "method.eps2=0.1"],
+    "oneshot_ifca": ["method.one_shot_rounds=8"],
+    "sr_fca": ["method.one_shot_rounds=8", "method.refine_rounds=6"],
+    "fedac": [],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PLANTED)
+def test_planted_clusters_are_recovered(name: str) -> None:
+    p = prepared(name, "data.limit=1797", "local.steps=10", "rounds=20", "evaluate.every=20", *PLANTED[name])
+    fed = serial(p)
+    try:
+        _, records = run(p, fed)
+    finally:
+        fed.close()
+    assert records[-1].summary["ari"] == 1.0, records[-1].summary
+
+
+def test_addons_are_refused_where_they_make_no_sense() -> None:
+    for name in ("local", "fedavg", "fedper", "ditto", "fedtsdp"):
+        with pytest.raises(InputError, match=r"method\.addons=\['cam'\]: there is no key 'addons'"):
+            method_options(load_config(None, [f"method.name={name}", "method.addons=[cam]"]).method)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["method.addons=[camm]"], r"did you mean 'cam'"),
+        (["method.cam.warmup=3"], r"method\.cam is not used.*method\.addons"),
+        (["method.addons=[con, con]"], "names one twice"),
+        (["method.addons=[con_cks, con]"], "name it alone"),
+        (["method.addons=[cam]", "method.cam.warmups=3"], r"method\.cam\.warmups=3.*did you mean 'warmup'"),
+    ],
+)
+def test_faults_of_addons_are_told(words: list[str], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        method_options(load_config(None, ["method.name=ifca", *words]).method)
+
+
+def test_every_method_says_where_it_is_from_and_what_it_does() -> None:
+    for name, method in METHODS.items():
+        assert method.paper, name
+        assert method.__doc__, name
+
+
+@pytest.fixture
+def quick() -> Iterator[Callable[..., Server]]:
+    opened = []
+
+    def make(case: str, *overrides: str) -> Server:
+        p = prepared(case, *overrides)
+        fed = serial(p)
+        opened.append(fed)
+        return Server(p.config, fed, p.partition.true_cluster)
+
+    yield make
+    for fed in opened:
+        fed.close()
+
+
+def test_ifca_takes_the_model_of_least_loss_and_averages_those_who_took_it(quick: Callable[..., Server]) -> None:
+    server = quick("ifca", "method.clusters=3")
+    fed, clients = server.fed, np.arange(12)
+    fed.begin_round(1)
+    centres = server.method.state.centres.copy()
+    losses = fed.losses(clients, centres)
+    server.run_round(1)
+    state = server.method.state
+    assert np.array_equal(state.assignment, losses.argmin(axis=1))
+    models = fed.collect(clients)
+    for k in range(3):
+        members = np.flatnonzero(state.assignment == k)
+        row = state.centres[k, : fed.layout.parameters]
+        if not len(members):
+            assert np.array_equal(row, centres[k, : fed.layout.parameters])  # it stays, and can win clients back
+        else:
+            expected = np.average(models[members].astype(float), axis=0, weights=fed.n_train[members])
+            np.testing.assert_allclose(row, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_losses_are_means_per_sample_of_each_model_on_each_clients_own_training_data(
+    quick: Callable[..., Server],
+) -> None:
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    server = quick("fedavg")
+    fed = server.fed
+    assert isinstance(fed, SerialFederation)
+    worker, stack = fed._worker, fed.initial_models(3)
+    found = fed.losses(np.array([7, 2]), stack)
+    for row, client in enumerate((7, 2)):
+        inputs, labels = worker._samples(client, worker.partition.train_of(client))
+        for k in range(3):
+            worker.model.load(stack[k])
+            with torch.no_grad():
+                loss = cross_entropy(worker.model.module.eval()(inputs), labels)
+            assert found[row, k] == pytest.approx(float(loss), rel=1e-5)
+
+
+def test_ifca_cam_moves_a_centre_by_its_share_of_the_samples(quick: Callable[..., Server]) -> None:
+    """Eq. 6: (1 - n_k / n) W_k + (n_k / n) times the mean of those who took it."""
+    server = quick("ifca + cam", "method.clusters=2", "method.cam.warmup=0")
+    fed, clients = server.fed, np.arange(12)
+    before = server.method.state.centres.copy()
+    server.run_round(1)
+    state, parameters = server.method.state, fed.layout.parameters
+    models = fed.collect(clients).astype(float)
+    n = fed.n_train
+    for k in range(2):
+        members = np.flatnonzero(state.assignment == k)
+        share = n[members].sum() / n.sum()
+        mean = np.average(models[members], axis=0, weights=n[members]) if len(members) else 0.0
+        expected = (1 - share) * before[k, :parameters] + share * mean
+        np.testing.assert_allclose(state.centres[k, :parameters], expected, rtol=1e-4, atol=1e-6)
+    expected = np.average(fed.collect(clients, slot="global").astype(float), axis=0, weights=n)  # Eq. 9
+    np.testing.assert_allclose(state.shared[:parameters], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_cam_tests_the_sum_of_both_models(quick: Callable[..., Server]) -> None:
+    import torch
+
+    server = quick("ifca + cam", "method.clusters=2", "method.cam.warmup=0")
+    record = server.run_round(1)
+    fed, state = server.fed, server.method.state
+    assert isinstance(fed, SerialFederation)
+    worker = fed._worker
+    for client in (0, 11):
+        inputs, labels = worker._samples(client, worker.partition.test_of(client))
+        logits = torch.zeros(len(labels), 10)
+        for vector in (state.shared, state.centres[state.assignment[client]]):
+            worker.model.load(vector)
+            with torch.no_grad():
+                logits = logits + worker.model.module.eval()(inputs)
+        accuracy = float((logits.argmax(1) == labels).double().mean())
+        assert record.clients["accuracy"][client] == pytest.approx(accuracy)
+
+
+def test_fedper_averages_backbones_and_leaves_heads_with_their_clients(quick: Callable[..., Server]) -> None:
+    server = quick("fedper")
+    server.run_round(1)
+    fed, clients = server.fed, np.arange(12)
+    heads = fed.collect(clients, "head")
+    assert len(np.unique(heads, axis=0)) == 12
+    expected = np.average(fed.collect(clients, "backbone").astype(float), axis=0, weights=fed.n_train)
+    np.testing.assert_allclose(server.method.state.backbone[fed.layout.backbone], expected, rtol=1e-4, atol=1e-6)
+    model = fed.layout.size * 4
+    head = (fed.layout.head.stop - fed.layout.head.start) * 4
+    assert fed.ledger.bytes_down == 12 * (model - head)
+
+
+def test_dittos_global_model_is_fedavgs_and_its_personal_one_is_pulled_to_it(quick: Callable[..., Server]) -> None:
+    ditto, plain = quick("ditto", "method.lam=2.0"), quick("fedavg")
+    free = quick("ditto", "method.lam=0.0")
+    for number in (1, 2, 3):
+        for server in (ditto, plain, free):
+            server.run_round(number)
+    assert np.array_equal(ditto.method.state.model, plain.method.state.model)
+
+    def apart(server: Server) -> float:
+        own = server.fed.collect(np.arange(12), slot="personal")
+        return float(np.linalg.norm(own - server.method.state.model[: server.fed.layout.parameters], axis=1).mean())
+
+    assert apart(ditto) < 0.9 * apart(free)
+
+
+def test_the_soft_vote_is_the_mean_of_the_probabilities(quick: Callable[..., Server]) -> None:
+    import torch
+
+    server = quick("fedavg_ensemble", "method.clusters=3")
+    record = server.run_round(1)
+    fed = server.fed
+    assert isinstance(fed, SerialFederation)
+    worker = fed._worker
+    inputs, labels = worker._samples(4, worker.partition.test_of(4))
+    probabilities = torch.zeros(len(labels), 10)
+    for vector in server.method.state.models:
+        worker.model.load(vector)
+        with torch.no_grad():
+            probabilities += worker.model.module.eval()(inputs).softmax(1) / 3
+    loss = -probabilities[torch.arange(len(labels)), labels].log().mean()
+    assert record.clients["loss"][4] == pytest.approx(float(loss), rel=1e-4)
+
+
+def test_fedsofts_centres_are_means_weighted_by_shares_of_least_loss(quick: Callable[..., Server]) -> None:
+    server = quick("fedsoft", "method.clusters=3", "method.smoothing=0.01")
+    fed, clients = server.fed, np.arange(12)
+    fed.begin_round(1)
+    shares = np.maximum(fed.shares_of_least_loss(clients, server.method.state.centres), 0.01)
+    assert np.allclose(fed.shares_of_least_loss(clients, server.method.state.centres).sum(axis=1), 1)
+    shares /= shares.sum(axis=1, keepdims=True)
+    server.run_round(1)
+    models = fed.collect(clients).astype(float)
+    for k in range(3):
+        expected = np.average(models, axis=0, weights=shares[:, k] * fed.n_train)
+        found = server.method.state.centres[k, : fed.layout.parameters]
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5)
+
+
+def test_sr_fcas_centre_is_the_trimmed_mean_of_its_clients_models(quick: Callable[..., Server]) -> None:
+    server = quick("sr_fca", "method.beta=0.4", "method.refinements=1", "method.threshold=1000.0")
+    for number in (1, 2, 3):
+        server.run_round(number)
+    fed, state = server.fed, server.method.state
+    assert (state.assignment == 0).all()  # a threshold beyond all distances joins everyone
+    ordered = np.sort(fed.collect(np.arange(12)), axis=0)[4:-4]
+    np.testing.assert_allclose(state.centres[0, : fed.layout.parameters], ordered.mean(axis=0), rtol=1e-4, atol=1e-6)
+
+
+def test_sr_fca_with_a_threshold_below_all_distances_loses_nobody(quick: Callable[..., Server]) -> None:
+    server = quick("sr_fca", "method.threshold=1e-9")
+    for number in range(1, 9):
+        server.run_round(number)
+    assert (server.method.assignment() >= 0).all()
+
+
+def test_fedtsdp_shares_fewer_layers_only_when_it_clusters(quick: Callable[..., Server]) -> None:
+    never = quick("fedtsdp", "method.hopkins=0.999")
+    always = quick("fedtsdp", "method.hopkins=0.001", "method.shrink=0.5")
+    for number in (1, 2, 3):
+        quiet, busy = never.run_round(number), always.run_round(number)
+    assert (quiet.summary["clusters"], quiet.extras["shared_layers"], quiet.extras["clustered"]) == (1, 3, False)
+    assert busy.extras["clustered"]
+    assert busy.extras["shared_layers"] == 1
+    state = always.method.state
+    assert state.draw.sum() == pytest.approx(1)
+    assert state.draw.max() > 2 * state.draw.min()  # the batches that told clients apart are drawn more often
+
+
+def test_cks_pulls_clusters_together(quick: Callable[..., Server]) -> None:
+    def apart(*overrides: str) -> float:
+        server = quick("ifca", "method.clusters=3", *overrides)
+        for number in range(1, 6):
+            server.run_round(number)
+        centres = server.method.state.centres[np.unique(server.method.assignment())]
+        return float(np.square(centres - centres.mean(axis=0)).sum())
+
+    assert apart("method.addons=[cks]", "method.cks.strength=1.0") < 0.9 * apart()
+
+
+def test_fine_tuning_is_one_more_local_round_from_what_was_tested(quick: Callable[..., Server]) -> None:
+    server = quick("fedavg + finetune", "rounds=1")
+    record = server.run_round(1)
+    plain = quick("fedavg", "rounds=1")
+    assert plain.run_round(1).summary["accuracy"] == record.summary["accuracy"]
+    assert "finetuned_accuracy" in record.extras
+    moved = server.fed.collect(np.arange(12), slot="fine-tuned 0") - server.method.state.model
+    assert (np.linalg.norm(moved, axis=1) > 0).all()

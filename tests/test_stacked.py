@@ -1,0 +1,151 @@
+"""Several fixed models on one data set: the same as each model loaded and run by itself."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from rayfl.config import ModelConfig
+from rayfl.models import ZOO, FlatModel, build_model
+from rayfl.training import stacked
+from rayfl.training.stacked import CHUNK, ROWS, predictions, stacked_features, stacked_logits, stacked_losses
+
+CLASSES, VOCABULARY = 5, 11
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """As in workers; with more, tiny products spend their time waiting for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def make(name: str, models: int = 3, samples: int = 4) -> tuple[FlatModel, torch.Tensor, torch.Tensor]:
+    """Return a network, a stack of different models of it with different batch norm statistics, and inputs."""
+    architecture = ZOO[name]
+    text = architecture.takes == "text"
+    side = max(architecture.smallest, 8)
+    shape = (6,) if text else (1, side, side)
+    vocabulary = VOCABULARY if text else None
+    options = {"width": 8} if name.startswith("resnet") else {}
+    config = ModelConfig(name=name, options=options)
+    model = FlatModel(build_model(config, shape, CLASSES, vocabulary, seed=1))
+    generator = torch.Generator().manual_seed(2)
+    stack = model.vector * (1 + 0.5 * torch.rand(models, model.layout.size, generator=generator))
+    if text:
+        return model, stack, torch.randint(0, VOCABULARY, (samples, *shape), generator=generator)
+    return model, stack, torch.randn(samples, *shape, generator=generator)
+
+
+def one_by_one(model: FlatModel, stack: torch.Tensor, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Features and logits of each model, loaded into the network."""
+    before = model.copy()
+    model.module.eval()
+    both = []
+    with torch.no_grad():
+        for vector in stack:
+            model.load(vector)
+            both.append(model.features(inputs))
+    model.module.train()
+    model.load(before)
+    return torch.stack([f.flatten(1) for f, _ in both]), torch.stack([logits for _, logits in both])
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_stacked_models_answer_as_each_does_alone(name: str) -> None:
+    model, stack, inputs = make(name)
+    before = model.copy()
+    features, logits = one_by_one(model, stack, inputs)
+    got = stacked_logits(model, stack, inputs)
+    assert (got[0] - got[1]).abs().max() > 1e-4  # else the comparison would say nothing
+    torch.testing.assert_close(got, logits, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(stacked_features(model, stack, inputs), features, rtol=1e-4, atol=1e-5)
+    assert torch.equal(model.vector, before)
+    assert model.module.training
+    assert not got.requires_grad
+
+
+@pytest.mark.parametrize(("name", "dense"), [("mlp", True), ("digits_cnn", False), ("char_lstm", False)])
+def test_only_networks_of_dense_layers_are_run_all_at_once(
+    name: str, dense: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    vmap = stacked.vmap
+    monkeypatch.setattr(stacked, "vmap", lambda *a, **k: calls.append(1) or vmap(*a, **k))
+    stacked_logits(*make(name))
+    assert bool(calls) == dense
+
+
+def test_batch_norm_and_dropout_between_dense_layers_are_in_eval_mode() -> None:
+    torch.manual_seed(0)
+    model = FlatModel(nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Dropout(), nn.Linear(5, CLASSES)))
+    stack = model.vector * (1 + torch.rand(4, model.layout.size))
+    inputs = torch.randn(9, 6)
+    torch.testing.assert_close(stacked_logits(model, stack, inputs), one_by_one(model, stack, inputs)[1])
+
+
+@pytest.mark.parametrize("name", ["mlp", "digits_cnn"])
+def test_more_models_and_samples_than_fit_one_pass_are_all_there_in_order(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stacked, "CHUNK", 8)
+    monkeypatch.setattr(stacked, "ROWS", 32)
+    model, stack, inputs = make(name, models=9, samples=19)
+    labels = torch.arange(19) % CLASSES
+    logits = one_by_one(model, stack, inputs)[1]
+    torch.testing.assert_close(stacked_logits(model, stack, inputs), logits)
+    losses = stacked_losses(model, stack, inputs, labels)
+    expected = torch.stack([cross_entropy(each.double(), labels) for each in logits])
+    torch.testing.assert_close(losses, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_pass_is_bounded() -> None:
+    assert ROWS >= CHUNK
+    model, _, _ = make("mlp")
+    for samples in (1, 7, 300, 512, 100_000):
+        assert stacked._models_at_once(model, samples) * min(samples, CHUNK) <= ROWS
+
+
+@pytest.mark.parametrize("name", ["mlp", "digits_cnn"])
+def test_losses_are_means_per_sample_in_float64_of_the_logits_added_to_the_partners(name: str) -> None:
+    model, stack, inputs = make(name, samples=6)
+    labels = torch.tensor([0, 1, 2, 3, 4, 0])
+    partner = torch.randn(6, CLASSES)
+    logits = one_by_one(model, stack, inputs)[1].double()
+    for added, losses in (
+        (0, stacked_losses(model, stack, inputs, labels)),
+        (partner, stacked_losses(model, stack, inputs, labels, partner)),
+    ):
+        by_hand = -(logits + added).log_softmax(2)[:, torch.arange(6), labels].mean(1)
+        assert losses.dtype == torch.float64
+        torch.testing.assert_close(losses, by_hand, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["mlp", "digits_cnn"])
+def test_the_same_stack_and_data_give_the_same_bits_whatever_the_network_did_before(name: str) -> None:
+    model, stack, inputs = make(name, models=5, samples=40)
+    labels = torch.arange(40) % CLASSES
+    first = stacked_losses(model, stack, inputs, labels)
+    model.load(stack[3] + 1)
+    model.module.eval()
+    stacked_losses(model, stack[:2], inputs[:7], labels[:7])
+    assert torch.equal(stacked_losses(model, stack, inputs, labels), first)
+    assert not model.module.training
+
+
+def test_the_loss_of_a_looped_model_does_not_depend_on_the_models_beside_it() -> None:
+    model, stack, inputs = make("digits_cnn", models=5, samples=40)
+    labels = torch.arange(40) % CLASSES
+    alone = torch.cat([stacked_losses(model, vector[None], inputs, labels) for vector in stack])
+    assert torch.equal(stacked_losses(model, stack, inputs, labels), alone)
+
+
+def test_predictions_are_the_softmax_of_a_models_logits() -> None:
+    model, stack, inputs = make("mlp")
+    got = predictions(model, stack[1], inputs)
+    torch.testing.assert_close(got, one_by_one(model, stack, inputs)[1][1].softmax(1))
+    torch.testing.assert_close(got.sum(1), torch.ones(len(inputs)))
