@@ -89,15 +89,26 @@ def partition(
 
 @app.command()
 def methods() -> None:
-    """List every method with its options."""
+    """List every method and add-on with its options."""
     from rayfl.methods import METHODS
+    from rayfl.methods.options import ADDONS, ClusteredOptions
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, soft_wrap=True)
+    common = ClusteredOptions.model_fields
     for name, method in METHODS.items():
         summary = (method.__doc__ or "").strip().splitlines()[0]
-        console.print(f"[bold]{name}[/bold]  {summary}  [dim]({method.paper})[/dim]")
+        console.print(f"[bold]{name}[/bold]  {summary}  ({method.paper})")
         for key, field in method.Options.model_fields.items():
-            console.print(f"    method.{key}={field.default}  [dim]{field.description}[/dim]")
+            if key not in common:
+                console.print(f"    method.{key}={field.default}", f" {field.description}", markup=False)
+    console.print("\n[bold]every method[/bold]")
+    console.print(f"    method.finetune=False {common['finetune'].description}", markup=False)
+    console.print("\n[bold]add-ons[/bold] of clustered methods, for example method.addons=\\[cam]")
+    for name, options in ADDONS.items():
+        console.print(f"[bold]{name}[/bold]  {(options.__doc__ or '').strip()}")
+        for key, field in options.model_fields.items():
+            console.print(f"    method.{name}.{key}={field.default}", f" {field.description}", markup=False)
+    console.print("[bold]con_cks[/bold]  cks on the backbone and con on the head (thesis ch. 6)")
 
 
 @app.command()

@@ -33,8 +33,8 @@ ADDONS = {
     "wecfl + con (representations)": ("wecfl", ["method.addons=[con]"]),
     "ifca + cks": ("ifca", ["method.addons=[cks]"]),
     "wecfl + con_cks + finetune": ("wecfl", ["method.addons=[con_cks]", "method.finetune=true"]),
-    "fedac + cam": ("fedac", ["method.addons=[cam]", "method.cam.warmup=0"]),
-    "sr_fca + cam": ("sr_fca", ["method.addons=[cam]", "method.cam.warmup=0"]),
+    "fedac + cam": ("fedac", ["method.addons=[cam]"]),
+    "sr_fca + cam": ("sr_fca", ["method.addons=[cam]"]),
     "cgpfl + cks": ("cgpfl", ["method.addons=[cks]"]),
     "ifca + cam + finetune": ("ifca", ["method.addons=[cam]", "method.cam.warmup=2", "method.finetune=true"]),
     "fedavg + finetune": ("fedavg", ["method.finetune=true"]),
@@ -177,6 +177,16 @@ def test_addons_are_refused_where_they_make_no_sense() -> None:
 def test_faults_of_addons_are_told(words: list[str], told: str) -> None:
     with pytest.raises(InputError, match=told):
         method_options(load_config(None, ["method.name=ifca", *words]).method)
+
+
+def test_a_warm_up_that_would_do_nothing_is_refused() -> None:
+    with pytest.raises(InputError, match=r"method\.cam\.warmup=3: only ifca, fesem and wecfl have a warm-up"):
+        prepared("fedac + cam", "method.cam.warmup=3")
+
+
+def test_fine_tuning_a_vote_is_refused() -> None:
+    with pytest.raises(InputError, match=r"method\.finetune=True: an ensemble's vote"):
+        prepared("fedavg_ensemble", "method.finetune=true")
 
 
 def test_every_method_says_where_it_is_from_and_what_it_does() -> None:

@@ -11,7 +11,7 @@ models through `losses` and names what is tested through `tested`; there the add
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from rayfl.methods.options import ClusteredOptions
 from rayfl.models import Part
 
 GLOBAL = "global"
+CAM_WARMUP = 30  # of the paper's 100 rounds
 
 
 @dataclass
@@ -40,6 +41,15 @@ class Clustered(Method):
     Options = ClusteredOptions
     options: Any
     state: Any
+    #: Whether the method has a warm-up of its own for CAM.
+    warms_up: ClassVar[bool] = False
+
+    @classmethod
+    def check(cls, options: Any, clients: int, cohort: int) -> list[str]:
+        """Refuse a warm-up that would do nothing."""
+        if options.cam is not None and options.cam.warmup and not cls.warms_up:
+            return [f"method.cam.warmup={options.cam.warmup}: only ifca, fesem and wecfl have a warm-up; leave it out"]
+        return []
 
     def start(self) -> None:
         """Begin with K different models and nobody assigned."""
@@ -61,7 +71,15 @@ class Clustered(Method):
     @property
     def warming_up(self) -> bool:
         """Whether CAM's warm-up is still going on."""
-        return self.additive and self.fed.round <= self.options.cam.warmup
+        return self.fed.round <= self.warmup_rounds
+
+    @property
+    def warmup_rounds(self) -> int:
+        """How long CAM's warm-up is; 0 without it."""
+        if not self.additive:
+            return 0
+        asked = self.options.cam.warmup
+        return (CAM_WARMUP if self.warms_up else 0) if asked is None else asked
 
     def local_training(
         self, cohort: np.ndarray, start: Models | None = None, pulls: Sequence[Pull] = (), keep: bool = False

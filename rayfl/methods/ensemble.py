@@ -4,7 +4,7 @@ The K federations have different initial models and see different batches; who t
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -39,6 +39,13 @@ class FedAvgEnsemble(Method):
     paper = "thesis 3.5.2"
     Options: ClassVar[type[MethodOptions]] = EnsembleOptions
     state: EnsembleState
+
+    @classmethod
+    def check(cls, options: Any, clients: int, cohort: int) -> list[str]:
+        """Refuse to fine-tune a vote."""
+        if options.finetune:
+            return ["method.finetune=True: an ensemble's vote cannot be fine-tuned; leave it out"]
+        return []
 
     def start(self) -> None:
         """Begin with K different initial models."""

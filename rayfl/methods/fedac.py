@@ -96,7 +96,7 @@ class FedAC(Clustered):
     @classmethod
     def check(cls, options: Any, clients: int, cohort: int) -> list[str]:
         """Refuse what cannot be clustered."""
-        faults = []
+        faults = super().check(options, clients, cohort)
         if cohort < 2:
             faults.append(
                 f"participation gives a cohort of {cohort}: fedac compares a round's clients, let 2 or more take part"

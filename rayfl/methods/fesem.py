@@ -22,7 +22,9 @@ class FeSEMOptions(ClusteredOptions):
 
     clusters: int = Field(5, ge=1, description="number of clusters [K]")
     shots: int | None = Field(None, ge=1, description="cluster in so many rounds only; default: in all")
-    pull: float = Field(0.0, ge=0, description="pull to the centre in local training; 0.1 with cam [lambda, Eq. 13]")
+    pull: float | None = Field(
+        None, ge=0, description="pull to the centre in local training [lambda, Eq. 13]; 0.1 with cam, else 0"
+    )
 
 
 @dataclass
@@ -38,6 +40,7 @@ class FeSEM(Clustered):
     paper = "Long et al. 2022; thesis 3.2; CAM 3.2"
     Options = FeSEMOptions
     weighted = False
+    warms_up = True
     state: FeSEMState
 
     def start(self) -> None:
@@ -49,11 +52,13 @@ class FeSEM(Clustered):
         """Train from the cluster's model, cluster the trained models, average."""
         if self.warming_up:
             self.fed.train(cohort, keep=True)
-            if self.fed.round < self.options.cam.warmup:
+            if self.fed.round < self.warmup_rounds:
                 return
             cohort = np.flatnonzero(self.fed.has_model(np.arange(self.fed.clients)))
         else:
-            strength = self.options.pull or (0.1 if self.additive else 0.0)
+            strength = self.options.pull
+            if strength is None:
+                strength = 0.1 if self.additive else 0.0
             self.local_training(cohort, start=self.centres(), pulls=[Pull(self.centres(), strength)])
         self._cluster(cohort)
         self.recentre(cohort, self.weighted)

@@ -24,6 +24,7 @@ class IFCA(Clustered):
 
     paper = "Ghosh et al. 2020; thesis 3.2; CAM 3.1"
     Options = IFCAOptions
+    warms_up = True
 
     def round(self, cohort: np.ndarray) -> None:
         """Assign by loss, train, average."""

@@ -12,7 +12,9 @@ AddOnName = Literal["cam", "con", "cks", "con_cks"]
 class CamOptions(Section):
     """Clustered additive modelling (CAM; thesis ch. 7)."""
 
-    warmup: int = Field(30, ge=0, description="rounds of FedAvg (or local training) before clusters are used [beta]")
+    warmup: int | None = Field(
+        None, ge=0, description="rounds before clusters are used [beta]; 30 for ifca, fesem and wecfl, others have none"
+    )
 
 
 class ConOptions(Section):
@@ -27,6 +29,9 @@ class CksOptions(Section):
     """Cross-cluster knowledge sharing (thesis ch. 5): a pull to the mean over all clusters."""
 
     strength: float = Field(0.01, gt=0, description="[lambda_k]")
+
+
+ADDONS: dict[str, type[Section]] = {"cam": CamOptions, "con": ConOptions, "cks": CksOptions}
 
 
 class MethodOptions(Section):
