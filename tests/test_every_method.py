@@ -142,7 +142,6 @@ PLANTED = {
     "cfl": ["method.warmup=3", "method.eps1=1.0", "method.eps2=0.1"],
     "oneshot_ifca": ["method.one_shot_rounds=8"],
     "sr_fca": ["method.one_shot_rounds=8", "method.refine_rounds=6"],
-    "fedac": [],
 }
 
 

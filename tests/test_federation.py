@@ -56,7 +56,8 @@ def test_serial_and_one_two_three_actors_give_the_same_tables(
     common += ["method.tune_from=2"] if method == "fedac" else []  # so that tuning is part of it
     reference = simulate_quietly(*common, "federation=serial")
     assert len(reference.rounds) == 12
-    for actors in (1, 2, 3) if method == "fedac" else (1, 3):
+    # Every actor started costs seconds; the dearest case goes through all numbers, the others through the most.
+    for actors in (1, 2, 3) if (method, participation) == ("fedac", "0.25") else (3,):
         assert_same(reference, simulate_quietly(*common, f"ray.actors={actors}"))
 
 
