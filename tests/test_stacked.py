@@ -1,6 +1,7 @@
 """Several fixed models on one data set: the same as each model loaded and run by itself."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -10,9 +11,14 @@ from torch.nn.functional import cross_entropy
 from rayfl.config import ModelConfig
 from rayfl.models import ZOO, FlatModel, build_model
 from rayfl.training import stacked
-from rayfl.training.stacked import CHUNK, ROWS, predictions, stacked_features, stacked_logits, stacked_losses
+from rayfl.training.stacked import CHUNK, ROWS, predictions, sample_losses, stacked_features, stacked_logits
 
 CLASSES, VOCABULARY = 5, 11
+
+
+def stacked_losses(*arguments: Any) -> torch.Tensor:
+    """Mean losses per sample, as the federation gives them."""
+    return sample_losses(*arguments).mean(1)
 
 
 @pytest.fixture(autouse=True)

@@ -28,6 +28,6 @@ class Ditto(FedAvg):
         self.fed.train(cohort, pulls=[Pull(self._global(), self.options.lam)], keep=True, slot=PERSONAL, stream=1)
         super().round(cohort)
 
-    def tested_models(self) -> Own:  # type: ignore[override]
+    def tested_models(self) -> Own:
         """Test each client with its personal model."""
         return Own(PERSONAL)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rayfl.federation.interface import Models, everyone
+from rayfl.federation.interface import Models, Tested, everyone
 from rayfl.methods.method import Method
 
 
@@ -30,7 +30,7 @@ class FedAvg(Method):
         self.fed.train(cohort, start=self._global())
         self.state.model = self.fed.mean(cohort, weights=self.fed.n_train[cohort])
 
-    def tested_models(self) -> Models:
+    def tested_models(self) -> Tested:
         """Test everyone with W_g."""
         return self._global()
 

@@ -206,7 +206,7 @@ class _Remote(_Backend):
 
 
 def _through_fsspec(url: str) -> tuple[fs.FileSystem, str]:
-    import fsspec  # type: ignore[import-untyped]  # comes with torch and ray; needed only for what pyarrow does not know
+    import fsspec  # comes with torch and ray; needed only for what pyarrow does not know
 
     try:
         filesystem, root = fsspec.core.url_to_fs(url)

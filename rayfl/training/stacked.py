@@ -53,18 +53,6 @@ def stacked_features(model: FlatModel, stack: torch.Tensor, inputs: torch.Tensor
 
 
 @torch.no_grad()
-def stacked_losses(
-    model: FlatModel,
-    stack: torch.Tensor,
-    inputs: torch.Tensor,
-    labels: torch.Tensor,
-    partner_logits: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Return the mean cross-entropy per sample of K models, (K,) in float64; see `sample_losses`."""
-    return sample_losses(model, stack, inputs, labels, partner_logits).mean(1)
-
-
-@torch.no_grad()
 def sample_losses(
     model: FlatModel,
     stack: torch.Tensor,
