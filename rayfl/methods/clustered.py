@@ -9,7 +9,7 @@ models through `losses` and names what is tested through `tested`; there the add
   cluster's (or its own) model. Both are trained at once, each with the other fixed at the round's start.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -153,7 +153,3 @@ class Clustered(Method):
     def assignment(self) -> np.ndarray:
         """Return each client's cluster."""
         return self.state.assignment
-
-    def extras(self) -> Mapping[str, Any]:
-        """Nothing beyond the tables."""
-        return {}
