@@ -70,6 +70,7 @@ def prepare(config: Config) -> Prepared:
     config = Config.model_validate(config.model_dump(exclude_none=True) | {"method": method})
     dataset = load_dataset(config.data, config.seed, config.partition.column)
     partition = make_partition(config.partition, dataset, config.seed)
+    dataset = partition.normalised(dataset)
     count = config.participation.count
     if count is not None and count > partition.clients:
         raise InputError(f"participation.count={count} is more than the {partition.clients} clients there are")

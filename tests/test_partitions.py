@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
@@ -333,6 +334,19 @@ def test_inversion_inverts_the_second_cluster_only() -> None:
     partition = make_partition(config(kind="transforms", transform="inversion", clients=4), digits(), 0)
     assert partition.transforms == (Transform(), Transform(invert=True))
     assert partition.transform_of.tolist() == [0, 0, 1, 1]
+
+
+def test_inputs_are_normalised_over_what_clients_see_inverted_or_not() -> None:
+    partition = make_partition(config(kind="transforms", transform="inversion", clients=6), digits(), 0)
+    dataset = partition.normalised(digits())
+    seen = torch.cat(
+        [dataset.batch(partition.train_of(c), partition.transform_for(c))[0].double().flatten() for c in range(6)]
+    )
+    assert float(seen.mean()) == pytest.approx(0, abs=0.02)  # over training samples, not over all
+    assert float(seen.std()) == pytest.approx(1, abs=0.02)
+    turned = make_partition(config(kind="transforms", clients=4), digits(), 0)
+    plain = digits()
+    assert turned.normalised(plain) is plain
 
 
 def test_label_permutations_differ_and_are_counted_as_the_client_sees_them() -> None:

@@ -6,7 +6,7 @@ is whole-number arithmetic on arrays of clients, so 100,000 clients take seconds
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -77,6 +77,25 @@ class Partition:
                 # Class c becomes labels[c], so new class j is the old class argsort(labels)[j].
                 counts[rows] = counts[rows][:, np.argsort(transform.labels)]
         return counts
+
+    def normalised(self, dataset: Dataset) -> Dataset:
+        """Return the data set with inputs normalised over what clients see: some may see them inverted.
+
+        With p the share of inverted training samples, mean m and variance v become (1 - p) m + p (255 - m) and
+        v + p (1 - p) (255 - 2 m)^2. Turns and new labels change neither.
+        """
+        if self.transform_of is None or not any(t.invert for t in self.transforms):
+            return dataset
+        inverts = np.array([t.invert for t in self.transforms])[self.transform_of]
+        share = self.n_train[inverts].sum() / len(self.train)
+        scale = dataset.scale.astype(np.float64)
+        mean, variance = -dataset.shift / scale, scale**-2
+        mean, variance = (
+            (1 - share) * mean + share * (255 - mean),
+            variance + share * (1 - share) * (255 - 2 * mean) ** 2,
+        )
+        scale = variance**-0.5
+        return replace(dataset, shift=(-mean * scale).astype(np.float32), scale=scale.astype(np.float32))
 
 
 def make_partition(config: PartitionConfig, dataset: Dataset, seed: int) -> Partition:
