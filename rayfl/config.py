@@ -273,6 +273,13 @@ class RayConfig(Section):
         return 1 / self.actors_per_gpu if self.actors_per_gpu else self.gpus_per_actor or 0.0
 
 
+class StateConfig(Section):
+    """Where the models are that clients hold, on each actor."""
+
+    memory_mb: int = Field(2048, ge=0, description="memory for them per actor; what is beyond lies in mapped files")
+    dir: str | None = Field(None, description="folder of these files on the actor's node; default: the temporary one")
+
+
 class OutputConfig(Section):
     """Where results go."""
 
@@ -293,6 +300,7 @@ class Config(Section):
     participation: ParticipationConfig = ParticipationConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
     ray: RayConfig = RayConfig()
+    state: StateConfig = StateConfig()
     output: OutputConfig = OutputConfig()
     federation: Literal["ray", "serial"] = "ray"
     training: Literal["auto", "loop"] = "auto"

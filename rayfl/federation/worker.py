@@ -15,6 +15,7 @@ from rayfl.clustering.similarity import LowRankMap, project_all
 from rayfl.config import Config
 from rayfl.data import Dataset, Partition
 from rayfl.errors import ClientError
+from rayfl.federation.client_state import ClientStates
 from rayfl.federation.orders import EvaluateOrder, Given, TrainOrder
 from rayfl.models import FlatModel, Part, build_model
 from rayfl.randomness import Purpose, generator, torch_seed
@@ -37,21 +38,19 @@ class Worker:
         self.model = FlatModel(module, config.model.head, self.device)
         self.layout = self.model.layout
         self.initial = self.model.numpy()
-        self.slots: dict[str, dict[int, np.ndarray]] = {}  # the latest models of clients trained here
-        self.kept: dict[str, set[int]] = {}  # whose models outlive the round
+        self.states = ClientStates(self.layout.size, config.state.memory_mb * 2**20, config.state.dir)
         self._sums: dict[str, dict[int, ExactSum]] = {}  # of kept models, by cluster
         self._counted: dict[str, dict[int, int]] = {}  # client -> the cluster whose sum it is in
 
     def forget(self, _: Any) -> None:
         """Let go of every client's models, as at the start."""
-        for memory in (self.slots, self.kept, self._sums, self._counted):
-            memory.clear()
+        self.states.clear()
+        self._sums.clear()
+        self._counted.clear()
 
     def train(self, stacks: list[np.ndarray], order: TrainOrder) -> None:
         """Train clients; see Federation.train."""
-        models, kept = self.slots.setdefault(order.slot, {}), self.kept.setdefault(order.slot, set())
-        for client in [c for c in models if c not in kept]:
-            del models[client]
+        self.states.drop_unkept(order.slot)
         lr = self.config.local.lr * self.config.local.lr_decay ** (order.round - 1)
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices):
@@ -100,7 +99,7 @@ class Worker:
                 self._uncount(slot, client)
         for client, cluster in wanted.items():
             if client not in counted:
-                sums.setdefault(cluster, ExactSum(self.layout.size, bits)).add(self.slots[slot][client])
+                sums.setdefault(cluster, ExactSum(self.layout.size, bits)).add(self._model_of(slot, client))
                 counted[client] = cluster
         for cluster in sums.keys() - set(wanted.values()):
             del sums[cluster]
@@ -160,7 +159,8 @@ class Worker:
     # -- inside -----------------------------------------------------------------------------------------------
 
     def _model_of(self, slot: str, client: int) -> np.ndarray:
-        return self.slots.get(slot, {}).get(client, self.initial)
+        found = self.states.get(slot, client)
+        return self.initial if found is None else found
 
     def _vectors(self, stacks: list[np.ndarray], sources: tuple[int | str, ...], client: int) -> list[np.ndarray]:
         return [
@@ -171,7 +171,7 @@ class Worker:
         ]
 
     def _load_start(self, slot: str, client: int, stacks: list[np.ndarray], start: Given | None, at: int) -> None:
-        own = self._model_of(slot, client) if client in self.kept[slot] else self.initial
+        own = self._model_of(slot, client) if self.states.is_kept(slot, client) else self.initial
         self.model.load(own)
         if start is None or start.rows[at] < 0:
             return
@@ -211,14 +211,10 @@ class Worker:
     def _store(self, slot: str, client: int, keep: bool) -> None:
         if client in self._counted.get(slot, {}):
             self._uncount(slot, client)  # its old model leaves the sums before it is overwritten
-        self.slots[slot][client] = self.model.numpy()
-        if keep:
-            self.kept[slot].add(client)
-        else:
-            self.kept[slot].discard(client)
+        self.states.put(slot, client, self.model.numpy(), keep)
 
     def _uncount(self, slot: str, client: int) -> None:
-        self._sums[slot][self._counted[slot].pop(client)].subtract(self.slots[slot][client])
+        self._sums[slot][self._counted[slot].pop(client)].subtract(self._model_of(slot, client))
 
     def _batches(self, client: int, order: TrainOrder) -> Iterator[Batch]:
         keys = (order.round, client, *([order.stream] if order.stream else []))

@@ -1,0 +1,153 @@
+"""What clients hold between and within rounds, where they live: in memory up to a budget, then in mapped files.
+
+Knows vectors and client numbers, not what they mean. The worker trains into it; a checkpoint takes states out and
+puts them back.
+"""
+
+import mmap
+import os
+import tempfile
+from dataclasses import dataclass
+
+import numpy as np
+
+from rayfl.errors import RayflError
+
+_SEGMENT_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class ClientState:
+    """One client's state: its latest model in each slot, and in which slots it holds on to it between rounds."""
+
+    models: dict[str, np.ndarray]
+    kept: frozenset[str]
+
+
+class ClientStates:
+    """The states of all clients that live on one worker.
+
+    Models beyond `budget` bytes lie in memory-mapped files in `folder` (the system's temporary one by default), which
+    have no name and so vanish with the process. Vectors that are handed out are valid until the client's next `put`.
+
+    >>> states = ClientStates(size=2, budget=8)
+    >>> states.put("model", 7, np.float32([1, 2]), keep=True)
+    >>> states.get("model", 7).tolist(), states.get("model", 8)
+    ([1.0, 2.0], None)
+    """
+
+    def __init__(self, size: int, budget: int, folder: str | None = None) -> None:
+        self._size = size
+        self._in_memory = budget // max(1, 4 * size)  # so many rows stay in memory
+        self._memory: list[np.ndarray] = []
+        self._spilled = _MappedRows(size, folder)
+        self._rows: dict[str, dict[int, int]] = {}
+        self._kept: dict[str, set[int]] = {}
+        self._free: list[int] = []
+
+    def get(self, slot: str, client: int) -> np.ndarray | None:
+        """Return the client's latest model in this slot, None where it has none. Not to be written to."""
+        row = self._rows.get(slot, {}).get(client)
+        if row is None:
+            return None
+        return self._memory[row] if row < self._in_memory else self._spilled.read(row - self._in_memory)
+
+    def is_kept(self, slot: str, client: int) -> bool:
+        """Say whether the client holds on to its model in this slot."""
+        return client in self._kept.get(slot, ())
+
+    def put(self, slot: str, client: int, vector: np.ndarray, keep: bool) -> None:
+        """Store a copy of the client's new model."""
+        rows = self._rows.setdefault(slot, {})
+        row = rows.get(client)
+        if row is None:
+            row = rows[client] = self._free.pop() if self._free else self._next_row()
+        if row < self._in_memory:
+            self._memory[row][:] = vector
+        else:
+            self._spilled.write(row - self._in_memory, vector)
+        kept = self._kept.setdefault(slot, set())
+        (kept.add if keep else kept.discard)(client)
+
+    def drop_unkept(self, slot: str) -> None:
+        """Forget the models in this slot that no client holds on to."""
+        rows, kept = self._rows.get(slot, {}), self._kept.get(slot, set())
+        for client in [c for c in rows if c not in kept]:
+            self._free.append(rows.pop(client))
+        self._free.sort(reverse=True)  # memory before files
+
+    def clear(self) -> None:
+        """Forget everything, as at the start."""
+        for slot in list(self._rows):
+            self._kept[slot].clear()
+            self.drop_unkept(slot)
+
+    def take(self, clients: list[int]) -> dict[int, ClientState]:
+        """Return copies of these clients' states; who holds nothing is left out."""
+        states = {}
+        for client in clients:
+            models = {slot: found.copy() for slot in self._rows if (found := self.get(slot, client)) is not None}
+            if models:
+                states[client] = ClientState(models, frozenset(s for s in models if self.is_kept(s, client)))
+        return states
+
+    def restore(self, states: dict[int, ClientState]) -> None:
+        """Put states back that `take` returned."""
+        for client, state in states.items():
+            for slot, vector in state.models.items():
+                self.put(slot, client, vector, slot in state.kept)
+
+    def _next_row(self) -> int:
+        if len(self._memory) < self._in_memory:
+            self._memory.append(np.empty(self._size, np.float32))
+            return len(self._memory) - 1
+        return self._in_memory + self._spilled.append()
+
+
+class _MappedRows:
+    """Rows of float32 in nameless memory-mapped files, each row on pages of its own.
+
+    Pages are given back to the system after each access, so that rows do not count as this process's memory; the
+    system still caches them while it has room.
+    """
+
+    def __init__(self, size: int, folder: str | None) -> None:
+        self._bytes = 4 * size
+        self._stride = -(-max(1, self._bytes) // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._per_segment = max(1, _SEGMENT_BYTES // self._stride)
+        self._folder = folder
+        self._segments: list[mmap.mmap] = []
+        self._count = 0
+
+    def append(self) -> int:
+        if self._count == len(self._segments) * self._per_segment:
+            self._segments.append(self._new_segment())
+        self._count += 1
+        return self._count - 1
+
+    def read(self, row: int) -> np.ndarray:
+        segment, begin = self._place(row)
+        vector = np.frombuffer(segment, np.float32, self._bytes // 4, begin).copy()
+        segment.madvise(mmap.MADV_DONTNEED, begin, self._stride)
+        return vector
+
+    def write(self, row: int, vector: np.ndarray) -> None:
+        segment, begin = self._place(row)
+        np.frombuffer(segment, np.float32, self._bytes // 4, begin)[:] = vector
+        segment.madvise(mmap.MADV_DONTNEED, begin, self._stride)  # the file keeps what was written
+
+    def _place(self, row: int) -> tuple[mmap.mmap, int]:
+        return self._segments[row // self._per_segment], row % self._per_segment * self._stride
+
+    def _new_segment(self) -> mmap.mmap:
+        length = self._per_segment * self._stride
+        try:
+            with tempfile.TemporaryFile(dir=self._folder) as file:
+                os.posix_fallocate(file.fileno(), 0, length)  # a full disk is told here, not by a fatal signal later
+                return mmap.mmap(file.fileno(), length)
+        except OSError as error:
+            where = self._folder or tempfile.gettempdir()
+            raise RayflError(
+                f"client models do not fit: {length / 2**20:.0f} MB more in {where}: {error.strerror};"
+                " free space there, name another folder with state.dir, or raise state.memory_mb"
+            ) from None
