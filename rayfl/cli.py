@@ -136,7 +136,7 @@ def doctor(arguments: Arguments = None) -> None:
 
 
 def _check(config: Config, console: Console) -> int:
-    from rayfl.simulation import prepare
+    from rayfl.preparation import prepare
 
     prepared = prepare(config)
     console.print(

@@ -14,7 +14,7 @@ from rayfl.config import Config
 from rayfl.federation.interface import Federation
 from rayfl.methods import create_method
 from rayfl.randomness import Purpose, generator
-from rayfl.training.evaluation import Scores
+from rayfl.training.passes import Scores
 
 Columns = dict[str, Any]
 

@@ -1,36 +1,19 @@
 """One run from config to Parquet: check everything, start the federation, stream what each round gives."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-import numpy as np
-
 from rayfl.config import Config
-from rayfl.data import Dataset, Partition, make_partition
-from rayfl.data.sources import load_dataset
 from rayfl.errors import InputError
-from rayfl.federation.interface import Facts, Recipe
-from rayfl.federation.serial import SerialFederation
-from rayfl.federation.worker import Worker
-from rayfl.methods import check_method, method_options
+from rayfl.preparation import Prepared, prepare, resolve
 from rayfl.results import Run, RunWriter, Storage, load
 from rayfl.screen import Screen
 from rayfl.server import RoundRecord, Server
 from rayfl.version import __version__
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A config that has been found possible, with everything that was loaded to find that out."""
-
-    config: Config
-    dataset: Dataset
-    partition: Partition
-    facts: Facts
 
 
 class RunsRounds(Protocol):
@@ -41,56 +24,50 @@ class RunsRounds(Protocol):
 
 
 def simulate(config: Config, screen: Screen | None = None) -> Run:
-    """Run `config` to its end; bad input is told before anything is started or written."""
+    """Run `config` to its end; bad input is told before anything is written.
+
+    Data load and the model is built in a thread of their own, while Ray and the actors start.
+    """
     screen = screen or Screen()
-    prepared = prepare(config)
-    storage = _run_folder(prepared.config)
-    with open_server(prepared, screen) as server:
-        storage.create()
-        storage.write("config.yaml", f"# rayfl {__version__}\n{prepared.config.to_yaml()}".encode())
-        name, method, seed = (
-            storage.path.rpartition("/")[2],
-            prepared.config.method.name,
-            prepared.config.seed,
-        )
-        with RunWriter(storage, name, method, seed) as writer, screen.rounds(prepared.config.rounds):
-            for number in range(1, prepared.config.rounds + 1):
-                record = server.run_round(number)
-                writer.write_round(number, record.summary, record.clients, record.clusters, record.extras)
-                screen.show_round(record)
+    config = resolve(config)
+    storage = _run_folder(config)
+    with ThreadPoolExecutor(1) as loader:
+        loading = loader.submit(prepare, config)
+        with _open_server(config, loading.result, screen) as server:
+            storage.create()
+            storage.write("config.yaml", f"# rayfl {__version__}\n{config.to_yaml()}".encode())
+            name = storage.path.rpartition("/")[2]
+            with (
+                RunWriter(storage, name, config.method.name, config.seed) as writer,
+                screen.rounds(config.rounds),
+            ):
+                for number in range(1, config.rounds + 1):
+                    record = server.run_round(number)
+                    writer.write_round(number, record.summary, record.clients, record.clusters, record.extras)
+                    screen.show_round(record)
     run = load(storage.path)
     screen.summarise(run)
     return run
 
 
-def prepare(config: Config) -> Prepared:
-    """Load and check all that needs no cluster: options, data, partition, model."""
-    options = method_options(config.method)
-    method = {"name": config.method.name, **options.model_dump(exclude_none=True)}
-    config = Config.model_validate(config.model_dump(exclude_none=True) | {"method": method})
-    dataset = load_dataset(config.data, config.seed, config.partition.column)
-    partition = make_partition(config.partition, dataset, config.seed)
-    dataset = partition.normalised(dataset)
-    count = config.participation.count
-    if count is not None and count > partition.clients:
-        raise InputError(f"participation.count={count} is more than the {partition.clients} clients there are")
-    check_method(config.method, partition.clients, config.cohort_size(partition.clients))
-    recipe = Recipe(config.model, dataset.input_shape, dataset.classes, dataset.vocabulary, config.seed)
-    model = recipe.build()
-    public = np.flatnonzero(dataset.is_test) if dataset.is_test.any() else np.sort(partition.test)
-    facts = Facts(partition.n_train, partition.n_test, model.layout, model.numpy(), public, recipe)
-    return Prepared(config, dataset, partition, facts)
-
-
 @contextmanager
 def open_server(prepared: Prepared, screen: Screen) -> Iterator[RunsRounds]:
     """Start the federation that the config asks for, with a server on it; stop it in the end."""
-    config = prepared.config
+    with _open_server(prepared.config, lambda: prepared, screen) as server:
+        yield server
+
+
+@contextmanager
+def _open_server(config: Config, prepared: Callable[[], Prepared], screen: Screen) -> Iterator[RunsRounds]:
+    """Start what needs no data at once, and call `prepared` for the data when they are needed."""
     if config.federation == "serial":
-        worker = Worker(config, prepared.dataset, prepared.partition)
-        fed = SerialFederation(prepared.facts, worker)
+        from rayfl.federation.serial import SerialFederation
+        from rayfl.federation.worker import Worker
+
+        ready = prepared()
+        fed = SerialFederation(ready.facts, Worker(config, ready.dataset, ready.partition))
         try:
-            yield Server(config, fed, prepared.partition.true_cluster)
+            yield Server(config, fed, ready.partition.true_cluster)
         finally:
             fed.close()
         return
@@ -101,10 +78,7 @@ def open_server(prepared: Prepared, screen: Screen) -> Iterator[RunsRounds]:
     for warning in advice(config.ray):
         screen.warn(warning)
     screen.say("starting Ray and the client actors ...")
-    with (
-        connected(config.ray),
-        ray_server(config, prepared.dataset, prepared.partition, prepared.facts) as server,
-    ):
+    with connected(config.ray), ray_server(config, prepared) as server:
         screen.say(server.describe())
         yield server
 

@@ -11,10 +11,11 @@ import pytest
 from rayfl.config import load_config
 from rayfl.federation.serial import SerialFederation
 from rayfl.federation.worker import Worker
+from rayfl.preparation import prepare
 from rayfl.results import Run
 from rayfl.screen import Screen
 from rayfl.server import Server
-from rayfl.simulation import prepare, simulate
+from rayfl.simulation import simulate
 
 
 @pytest.fixture(scope="session")

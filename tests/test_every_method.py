@@ -1,6 +1,6 @@
 """What must hold for each method and add-on: the same bits everywhere, partial participation, planted clusters."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,8 @@ from rayfl.federation.interface import Federation
 from rayfl.federation.serial import SerialFederation
 from rayfl.federation.worker import Worker
 from rayfl.methods import METHODS, method_options
+from rayfl.preparation import Prepared, prepare
 from rayfl.server import RoundRecord, Server
-from rayfl.simulation import Prepared, prepare
 
 # Small enough for seconds, with every phase of every method inside eight rounds.
 SMALL = ["data.limit=480", "partition.clients=12", "local.steps=2", "local.lr=0.1", "federation=serial", "rounds=8"]
@@ -73,8 +73,8 @@ def three_actors(ray_session: None) -> Iterator[list[Any]]:
     p = prepared("fedavg")
     data, shares = ray.put(p.dataset), ray.put(p.partition)
     remote: Any = ray.remote(ClientActor).options(num_cpus=1)
-    actors = [remote.remote(p.config, [], data, shares) for _ in range(3)]
-    ray.get([actor.seat.remote() for actor in actors], timeout=200)
+    actors = [remote.remote([]) for _ in range(3)]
+    ray.get([actor.open.remote(p.config, data, shares) for actor in actors], timeout=200)
     yield actors
     for actor in actors:
         ray.kill(actor)
@@ -397,3 +397,79 @@ def test_fine_tuning_is_one_more_local_round_from_what_was_tested(quick: Callabl
     assert "finetuned_accuracy" in record.extras
     moved = server.fed.collect(np.arange(12), slot="fine-tuned 0") - server.method.state.model
     assert (np.linalg.norm(moved, axis=1) > 0).all()
+
+
+class Workers(Federation):
+    """Several workers in this process, to look at who does what."""
+
+    def __init__(self, p: Prepared, count: int) -> None:
+        super().__init__(p.facts, count)
+        self.workers = [Worker(p.config, p.dataset, p.partition) for _ in range(count)]
+        self.loads: list[list[int]] = []
+        self.moved = 0
+
+    def _share(self, arrays: Any) -> Any:
+        return arrays
+
+    def _ask(self, operation: str, shares: Mapping[int, tuple[Any, ...]], shared: Any = None) -> dict[int, Any]:
+        if operation == "train":
+            self.loads.append([len(shares[w][0].clients) if w in shares else 0 for w in range(len(self.workers))])
+        if operation == "adopt":
+            self.moved += sum(len(states) for (states,) in shares.values())
+        return {w: getattr(self.workers[w], operation)(shared, *arguments) for w, arguments in shares.items()}
+
+
+@pytest.mark.parametrize("case", ["fedac", "ditto", "fedtsdp", "cgpfl + cks"])
+def test_clients_that_keep_models_move_so_that_no_worker_waits_and_nothing_changes(case: str) -> None:
+    """A third of the clients per round: their homes would leave one worker with twice the work of another."""
+    p = prepared(case, "participation.fraction=0.3", "partition.clients=20", "rounds=12")
+    alone = serial(p)
+    spread = Workers(p, 3)
+    try:
+        expected, found = run(p, alone)[1], run(p, spread)[1]
+    finally:
+        alone.close()
+    assert all(max(load) - min(load) <= 1 for load in spread.loads), spread.loads
+    assert spread.moved > 0
+    for one, other in zip(expected, found, strict=True):
+        left, right = bits(one), bits(other)
+        for key in left:
+            np.testing.assert_array_equal(left[key], right[key], err_msg=f"{key} in round {one.number}")
+
+
+def test_a_budget_of_nothing_changes_no_bit() -> None:
+    """Every kept model then lies in a mapped file."""
+    records = []
+    for budget in (2048, 0):
+        p = prepared("fedac", f"state.memory_mb={budget}")
+        fed = serial(p)
+        try:
+            records.append(run(p, fed)[1])
+        finally:
+            fed.close()
+    for one, other in zip(*records, strict=True):
+        assert bits(one).keys() == bits(other).keys()
+        for key, value in bits(one).items():
+            np.testing.assert_array_equal(value, bits(other)[key])
+
+
+@pytest.mark.slow
+def test_fedtsdp_clusters_and_shares_fewer_layers_only_where_clients_differ() -> None:
+    """The setting of its section 4.1 on the digits: never on IID data (Figure 10), most rounds on Dirichlet 0.2."""
+    setting = ["data.limit=1797", "partition.clients=20", "evaluate.every=25", "rounds=25", "local.momentum=0.5"]
+    setting += ["local.steps=null", "local.epochs=2", "local.batch_size=50", "local.lr=0.05", "local.lr_decay=0.95"]
+    defaults = ["method.hopkins=0.65", "method.public_batch=50"]
+    shared_layers, clustered = {}, {}
+    for kind, options in {"iid": [], "dirichlet": ["partition.alpha=0.2"]}.items():
+        p = prepared("fedtsdp", *setting, *defaults, f"partition.kind={kind}", *options, "seed=1")
+        fed = serial(p)
+        try:
+            _, records = run(p, fed)
+        finally:
+            fed.close()
+        clustered[kind] = sum(r.extras["clustered"] for r in records)
+        shared_layers[kind] = [r.extras["shared_layers"] for r in records]
+    assert clustered["iid"] == 0
+    assert set(shared_layers["iid"]) == {3}
+    assert clustered["dirichlet"] > 15
+    assert shared_layers["dirichlet"][-1] == 2

@@ -16,9 +16,9 @@ from rayfl.config import load_config
 from rayfl.errors import ClientError, DivergedError, InputError
 from rayfl.federation.interface import FLOAT_BYTES, Models, Pull, everyone
 from rayfl.federation.serial import SerialFederation
+from rayfl.preparation import prepare
 from rayfl.results import Run
 from rayfl.server import Server
-from rayfl.simulation import prepare
 
 SMALL = ["rounds=12", "local.steps=3", "local.lr=0.1"]
 
@@ -184,11 +184,8 @@ def test_a_broadcast_is_unchanged_after_a_round(ray_session: None) -> None:
 
     prepared = prepare(load_config(None, ["local.steps=2"]))
     stack = prepared.facts.initial[None].copy()
-    actor = (
-        ray.remote(ClientActor)
-        .options(num_cpus=1)
-        .remote(prepared.config, [], ray.put(prepared.dataset), ray.put(prepared.partition))
-    )
+    actor = ray.remote(ClientActor).options(num_cpus=1).remote([])
+    actor.open.remote(prepared.config, ray.put(prepared.dataset), ray.put(prepared.partition))
     shared = ray.put([stack, stack])
     clients = np.arange(4)
     choice = np.zeros(4, int)
@@ -248,7 +245,7 @@ class TestPlacement:
         from rayfl.federation.ray_federation import ray_server
 
         p = prepare(load_config(None, ["method.name=fedavg", *overrides]))
-        with ray_server(p.config, p.dataset, p.partition, p.facts) as server:
+        with ray_server(p.config, lambda: p) as server:
             return list(server.seats)
 
     def test_actors_are_pinned_to_their_share_of_a_gpu(self, ray_session: None) -> None:

@@ -11,7 +11,8 @@ from torch.nn.functional import cross_entropy
 from rayfl.config import ModelConfig
 from rayfl.models import ZOO, FlatModel, build_model
 from rayfl.training import stacked
-from rayfl.training.stacked import CHUNK, ROWS, predictions, sample_losses, stacked_features, stacked_logits
+from rayfl.training.passes import CHUNK
+from rayfl.training.stacked import ROWS, predictions, sample_losses, stacked_features, stacked_logits
 
 CLASSES, VOCABULARY = 5, 11
 

@@ -11,8 +11,9 @@ from torch import nn
 from rayfl.config import LocalConfig
 from rayfl.models import FlatModel
 from rayfl.training.batches import draw_batches
-from rayfl.training.evaluation import CHUNK, macro_f1, plan_groups, score_together
+from rayfl.training.evaluation import macro_f1, score_together
 from rayfl.training.loop import FlatPull, train
+from rayfl.training.passes import CHUNK, plan_groups
 
 
 def network() -> nn.Module:

@@ -16,7 +16,7 @@ from rayfl.clustering.cluster_number import (
 from rayfl.clustering.clusterability import hopkins
 from rayfl.clustering.divergence import jensen_shannon, kl_divergences
 from rayfl.clustering.grouping import agglomerative, bipartition, components, dbscan, edc, merge_clusters
-from rayfl.clustering.kmeans import kmeans, nearest
+from rayfl.clustering.kmeans import kmeans, kmeans_plus_plus, nearest
 from rayfl.clustering.similarity import (
     LowRankMap,
     cosine,
@@ -49,6 +49,7 @@ __all__ = [
     "jensen_shannon",
     "kl_divergences",
     "kmeans",
+    "kmeans_plus_plus",
     "l2_distances",
     "match_labels",
     "merge_clusters",

@@ -48,7 +48,7 @@ def kmeans(
         raise ValueError(
             f"start has shape {centres.shape}; expected up to {clusters} rows of {points.shape[1]} numbers"
         )
-    centres = _with_more_centres(points, masses, centres, clusters, np.random.default_rng(seed))
+    centres = np.vstack([centres, _drawn(points, masses, centres, clusters, np.random.default_rng(seed))])
     if len(centres) == 0:
         raise ValueError("there is no row with a weight above 0 to start a cluster from")
 
@@ -60,6 +60,16 @@ def kmeans(
             break
         centres = _means(points, masses, assignment, centres)
     return assignment, centres
+
+
+def kmeans_plus_plus(points: Floats | Weights, clusters: int, seed: int | np.random.Generator = 0) -> Floats:
+    """Return centres to start from: rows that lie far apart, fewer than `clusters` if not so many differ.
+
+    >>> kmeans_plus_plus(np.array([[1.0], [1.0], [5.0]]), 3).ravel().tolist()
+    [1.0, 5.0]
+    """
+    nothing = np.zeros((0, points.shape[1]))
+    return _drawn(points, np.ones(len(points)), nothing, clusters, np.random.default_rng(seed))
 
 
 def nearest(points: Floats | Weights, centres: Floats | Weights) -> Labels:
@@ -97,22 +107,21 @@ def _means(points: Floats | Weights, masses: Floats, assignment: Labels, centres
     return means
 
 
-def _with_more_centres(
+def _drawn(
     points: Floats | Weights, masses: Floats, centres: Floats, clusters: int, rng: np.random.Generator
 ) -> Floats:
     """Greedy k-means++: of a few rows drawn by weight times squared distance, take the one that helps most."""
-    chosen = list(centres)
-    if len(chosen) >= clusters:
-        return centres
+    more: list[Floats] = []
     # Without a centre all rows are equally far, and the first row is drawn by weight alone.
-    closest = _squared_distances(points, centres).min(axis=1) if chosen else np.ones(len(points))
+    closest = _squared_distances(points, centres).min(axis=1) if len(centres) else np.ones(len(points))
     tries = 2 + int(np.log(clusters))
-    while len(chosen) < clusters and (odds := masses * closest).any():
-        drawn = rng.choice(len(points), tries if chosen else 1, p=odds / odds.sum())
+    while len(centres) + len(more) < clusters and (odds := masses * closest).any():
+        first = not len(centres) and not more
+        drawn = rng.choice(len(points), 1 if first else tries, p=odds / odds.sum())
         distances = _squared_distances(points, points[drawn])
-        if chosen:
+        if not first:
             distances = np.minimum(distances, closest[:, None])
         best = int((masses @ distances).argmin())
-        chosen.append(points[drawn[best]].astype(np.float64))
+        more.append(points[drawn[best]].astype(np.float64))
         closest = distances[:, best]
-    return np.array(chosen).reshape(-1, points.shape[1])
+    return np.array(more).reshape(-1, points.shape[1])

@@ -6,10 +6,12 @@ Where they come from stands in `sources`, who gets which in `partitions`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 Kind = Literal["image", "vector", "text"]
 
@@ -62,7 +64,7 @@ class Dataset:
 
     def batch(
         self, indices: np.ndarray | Sequence[int], transform: Transform | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> "tuple[torch.Tensor, torch.Tensor]":
         """Return the inputs, normalised float32 (text: long codes), and the long labels of these samples.
 
         >>> data = Dataset(np.array([[1.0], [3.0]], np.float32), np.array([0, 1], np.uint8), 2, "vector",
@@ -70,6 +72,8 @@ class Dataset:
         >>> data.batch([1, 0])[0].tolist()
         [[1.0], [-1.0]]
         """
+        import torch  # here, since who only deals samples out needs none of it
+
         chosen = np.asarray(indices, dtype=np.intp)
         labels = self.labels.take(chosen).astype(np.int64)
         if transform is not None and transform.labels is not None:

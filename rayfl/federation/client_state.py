@@ -91,6 +91,13 @@ class ClientStates:
                 states[client] = ClientState(models, frozenset(s for s in models if self.is_kept(s, client)))
         return states
 
+    def remove(self, clients: list[int]) -> None:
+        """Forget these clients, who have moved elsewhere."""
+        for slot, rows in self._rows.items():
+            self._free += [rows.pop(client) for client in clients if client in rows]
+            self._kept[slot].difference_update(clients)
+        self._free.sort(reverse=True)
+
     def restore(self, states: dict[int, ClientState]) -> None:
         """Put states back that `take` returned."""
         for client, state in states.items():

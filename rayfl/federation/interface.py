@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -17,8 +17,11 @@ from rayfl.aggregation import fraction_bits, mean_of
 from rayfl.clustering.similarity import LowRankMap
 from rayfl.config import ModelConfig
 from rayfl.federation.orders import EvaluateOrder, Given, TrainOrder
-from rayfl.models import FlatModel, Layout, Part, build_model
-from rayfl.training.evaluation import Combine, Scores, plan_groups
+from rayfl.models import Layout, Part
+from rayfl.training.passes import Combine, Scores, plan_groups
+
+if TYPE_CHECKING:
+    from rayfl.models import FlatModel
 
 FLOAT_BYTES = 4
 SKETCH_BYTES = 8  # sketches travel as float64: they are few, and distances between them are small
@@ -106,8 +109,10 @@ class Recipe:
     vocabulary: int | None
     seed: int
 
-    def build(self, index: int = 0) -> FlatModel:
+    def build(self, index: int = 0) -> "FlatModel":
         """Return the network in its initial state number `index`."""
+        from rayfl.models import FlatModel, build_model  # torch: only where networks are built
+
         module = build_model(self.config, self.input_shape, self.classes, self.vocabulary, self.seed, index)
         return FlatModel(module, self.config.head)
 
@@ -118,6 +123,7 @@ class Facts:
 
     n_train: np.ndarray
     n_test: np.ndarray
+    train_cost: np.ndarray  # samples that each client's training of one round takes
     layout: Layout
     initial: np.ndarray
     public: np.ndarray  # samples that the server may look at, without their labels: nobody trains on them
@@ -138,6 +144,7 @@ class Federation(ABC):
 
     def __init__(self, facts: Facts, workers: int) -> None:
         self.n_train, self.n_test, self.public = facts.n_train, facts.n_test, facts.public
+        self._train_cost = facts.train_cost
         self.layout, self.initial = facts.layout, facts.initial
         self.clients = len(facts.n_train)
         self.round = 0
@@ -206,7 +213,8 @@ class Federation(ABC):
         handed = [start, partner, *[p.models for p in pulls], *[c.models for c in contrasts]]
         stacks = self._count_down(cohort, [m for m in handed if isinstance(m, Models)])
         with self.ledger.timed("train"):
-            shares = self._split_by_cost(cohort, self.n_train)
+            shares = self._split_by_cost(cohort, self._train_cost)
+            self._move_to(shares)
             shared = self._share(stacks)
 
             def given(models: Models, clients: np.ndarray) -> Given:
@@ -401,9 +409,13 @@ class Federation(ABC):
         return self._slots[name]
 
     def _split_by_cost(self, cohort: np.ndarray, cost: np.ndarray, bound: bool = True) -> dict[int, np.ndarray]:
-        """Deal clients over the workers, dearest first; with `bound`, who keeps a model goes where that is."""
+        """Deal clients over the workers, dearest first.
+
+        With `bound`, who keeps a model stays where it is, unless one worker would be done later than another by more
+        than that client costs: then the client moves, since a model travels faster than it trains.
+        """
         load = np.zeros(self._workers)
-        shares: dict[int, list[int]] = {w: [] for w in range(self._workers)}
+        shares: list[list[int]] = [[] for _ in range(self._workers)]
         at_home = (self._home[cohort] >= 0) & bound
         for client in cohort[at_home]:
             shares[self._home[client]].append(client)
@@ -413,7 +425,39 @@ class Federation(ABC):
             worker = int(np.argmin(load))
             shares[worker].append(client)
             load[worker] += cost[client]
-        return {w: np.array(clients) for w, clients in shares.items() if clients}
+        for _ in range(len(cohort)):
+            last, first = int(np.argmax(load)), int(np.argmin(load))
+            client = min(shares[last], key=lambda c: (cost[c], c), default=-1)
+            if client < 0 or load[first] + cost[client] >= load[last]:
+                break
+            shares[last].remove(client)
+            shares[first].append(client)
+            load[[last, first]] += np.array([-1, 1]) * cost[client]
+        return {w: np.array(clients) for w, clients in enumerate(shares) if clients}
+
+    def _move_to(self, shares: Mapping[int, np.ndarray]) -> None:
+        """Bring what these clients keep to the workers that they are dealt to."""
+        leaving: dict[int, list[int]] = {}
+        goal: dict[int, int] = {}
+        for worker, clients in shares.items():
+            home = self._home[clients]
+            for client, old in zip(
+                clients[(home >= 0) & (home != worker)], home[(home >= 0) & (home != worker)], strict=True
+            ):
+                leaving.setdefault(int(old), []).append(int(client))
+                goal[int(client)] = worker
+        if not goal:
+            return
+        states: dict[int, dict[int, Any]] = {}
+        for given in self._ask("give", {w: (clients,) for w, clients in leaving.items()}).values():
+            for client, state in given.items():
+                states.setdefault(goal[client], {})[client] = state
+        self._ask("adopt", {w: (those,) for w, those in states.items()})
+        for client, worker in goal.items():
+            for slot in self._slots.values():
+                if slot.where[client] >= 0:
+                    slot.where[client] = worker
+            self._home[client] = worker
 
     def _split_by_place(self, clients: np.ndarray, slot: str) -> dict[int, np.ndarray]:
         """Return the positions in `clients` of those whose latest model each worker holds."""

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 
 from rayfl.models import Part
-from rayfl.training.evaluation import Combine
+from rayfl.training.passes import Combine
 
 
 @dataclass(frozen=True)

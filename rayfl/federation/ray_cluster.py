@@ -85,7 +85,7 @@ def _fit(config: RayConfig, cpus: float, gpus: float) -> int:
     return min(bounds) if bounds else max(1, int(cpus))
 
 
-def actors_that_fit(config: RayConfig, clients: int) -> int:
+def actors_that_fit(config: RayConfig, clients: int | None) -> int:
     """Return how many client actors to start; refuse what can never be placed, and say what could."""
     offered = nodes(config)
     room = sum(n.actors for n in offered)
@@ -98,7 +98,7 @@ def actors_that_fit(config: RayConfig, clients: int) -> int:
             f"ray.actors={config.actors} do not fit: each takes {each}, but {has};"
             f" use ray.actors={room} or less, or {_cure(config, offered)}"
         )
-    return min(config.actors or room, clients)
+    return min(config.actors or room, clients or room)
 
 
 def _cure(config: RayConfig, offered: list[Node]) -> str:

@@ -1,7 +1,7 @@
 """The federation on Ray: a server actor that runs the method, and client actors that each host many clients."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,11 +9,11 @@ import ray
 from ray.exceptions import RayActorError, RayTaskError
 
 from rayfl.config import Config
-from rayfl.data import Dataset, Partition
 from rayfl.errors import InputError, RayflError
 from rayfl.federation.interface import Facts, Federation
 from rayfl.federation.ray_client import ClientActor, Seat, prepare_process
 from rayfl.federation.ray_cluster import actors_that_fit, explain_unplaced
+from rayfl.preparation import Prepared
 from rayfl.server import RoundRecord, Server
 
 Actor = Any  # Ray's handles have no methods that a type checker could know
@@ -37,14 +37,13 @@ class RayFederation(Federation):
 class ServerActor:
     """The server in a process of its own."""
 
-    def __init__(
-        self, config: Config, search_path: list[str], facts: Facts, truth: Any, actors: Sequence[Actor]
-    ) -> None:
+    def __init__(self, search_path: list[str]) -> None:
         prepare_process(search_path)
-        self._server = Server(config, RayFederation(facts, actors), truth)
+        self._server: Server
 
-    def ready(self) -> None:
-        """Answer once the method has started."""
+    def open(self, config: Config, facts: Facts, truth: Any, actors: Sequence[Actor]) -> None:
+        """Take in what is known of the federation, and start the method."""
+        self._server = Server(config, RayFederation(facts, actors), truth)
 
     def run_round(self, number: int) -> RoundRecord:
         """Run one round; see Server."""
@@ -69,31 +68,34 @@ class RayServer:
 
 
 @contextmanager
-def ray_server(config: Config, dataset: Dataset, partition: Partition, facts: Facts) -> Iterator[RayServer]:
+def ray_server(config: Config, prepared: Callable[[], Prepared]) -> Iterator[RayServer]:
     """Start the actors on the Ray this process is connected to; release them in the end.
 
-    The data set goes once into the object store, where all actors of a node read it without copying.
+    Actors start while `prepared` still loads the data, which then go once into the object store, where all actors of
+    a node read them without copying.
     """
-    wanted = actors_that_fit(config.ray, partition.clients)
-    data, shares = ray.put(dataset), ray.put(partition)
+    wanted = actors_that_fit(config.ray, config.partition.clients)
     client: Any = ray.remote(ClientActor).options(
         num_cpus=config.ray.cpus_per_actor, num_gpus=config.ray.gpu_share, scheduling_strategy="SPREAD"
     )
     remote_server: Any = ray.remote(ServerActor).options(num_cpus=0)
-    actors = [client.remote(config, sys.path, data, shares) for _ in range(wanted)]
-    server = remote_server.remote(config, sys.path, facts, partition.true_cluster, actors)
+    actors = [client.remote(sys.path) for _ in range(wanted)]
+    server = remote_server.remote(sys.path)
     try:
-        seats = _wait_for_seats(config, actors)
-        _get([server.ready.remote()])
+        ready = prepared()
+        while len(actors) > ready.partition.clients:
+            ray.kill(actors.pop())
+        data, shares = ray.put(ready.dataset), ray.put(ready.partition)
+        seats = _wait_for_seats(config, [actor.open.remote(config, data, shares) for actor in actors])
+        _get([server.open.remote(config, ready.facts, ready.partition.true_cluster, actors)])
         yield RayServer(server, seats)
     finally:
         for actor in [*actors, server]:
             ray.kill(actor)
 
 
-def _wait_for_seats(config: Config, actors: Sequence[Actor]) -> list[Seat]:
-    calls = [actor.seat.remote() for actor in actors]
-    ready, waiting = ray.wait(calls, num_returns=len(calls), timeout=config.ray.start_timeout)
+def _wait_for_seats(config: Config, calls: Sequence[Any]) -> list[Seat]:
+    ready, waiting = ray.wait(list(calls), num_returns=len(calls), timeout=config.ray.start_timeout)
     if waiting:
         _get(ready)  # an actor that failed to start says why
         raise InputError(explain_unplaced(config.ray, len(waiting), len(calls)))

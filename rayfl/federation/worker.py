@@ -15,7 +15,7 @@ from rayfl.clustering.similarity import LowRankMap, project_all
 from rayfl.config import Config
 from rayfl.data import Dataset, Partition
 from rayfl.errors import ClientError
-from rayfl.federation.client_state import ClientStates
+from rayfl.federation.client_state import ClientState, ClientStates
 from rayfl.federation.orders import EvaluateOrder, Given, TrainOrder
 from rayfl.models import FlatModel, Part, build_model
 from rayfl.randomness import Purpose, generator, torch_seed
@@ -47,6 +47,19 @@ class Worker:
         self.states.clear()
         self._sums.clear()
         self._counted.clear()
+
+    def give(self, _: Any, clients: list[int]) -> dict[int, ClientState]:
+        """Return these clients' states, and let go of them: they move to another worker."""
+        for slot, counted in self._counted.items():
+            for client in [c for c in clients if c in counted]:
+                self._uncount(slot, client)
+        states = self.states.take(clients)
+        self.states.remove(clients)
+        return states
+
+    def adopt(self, _: Any, states: dict[int, ClientState]) -> None:
+        """Take in clients that were given away."""
+        self.states.restore(states)
 
     def train(self, stacks: list[np.ndarray], order: TrainOrder) -> None:
         """Train clients; see Federation.train."""

@@ -22,7 +22,6 @@ from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
-from sklearn.cluster import kmeans_plusplus
 
 from rayfl.clustering import (
     NO_CLUSTER,
@@ -30,6 +29,7 @@ from rayfl.clustering import (
     cosine,
     fit_low_rank,
     granularity,
+    kmeans_plus_plus,
     match_labels,
     project,
     project_all,
@@ -188,11 +188,8 @@ class FedAC(Clustered):
         origin = self._origin()
         if not len(state.clusters):
             directions = unit(state.sketches[seen] - origin)
-            count = min(self.options.clusters, len(np.unique(directions, axis=0)))
-            drawn = directions[:1]
-            if count > 1:
-                drawn, _ = kmeans_plusplus(directions, count, random_state=int(self.rng().integers(2**31)))
-            state.clusters = np.arange(count)
+            drawn = kmeans_plus_plus(directions, self.options.clusters, self.rng())
+            state.clusters = np.arange(len(drawn))
             state.centre_sketches = drawn + origin
         similarity = cosine(state.sketches[seen] - origin, state.centre_sketches - origin)
         state.assignment[seen] = state.clusters[similarity.argmax(axis=1)]

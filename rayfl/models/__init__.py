@@ -1,9 +1,27 @@
-"""Networks: the zoo and import paths (`zoo`), and their weights as one flat vector and back (`flat`).
+"""Networks: the zoo and import paths (`zoo`), their weights as one flat vector (`flat`), its parts (`layout`).
 
 Training them is in `rayfl.training`; what travels between clients and server is decided in `rayfl.methods`.
 """
 
-from rayfl.models.flat import FlatModel, Layout, Part
-from rayfl.models.zoo import ZOO, build_model
+from typing import TYPE_CHECKING, Any
+
+from rayfl.models.layout import Layout, Part
+
+if TYPE_CHECKING:
+    from rayfl.models.flat import FlatModel
+    from rayfl.models.zoo import ZOO, build_model
 
 __all__ = ["ZOO", "FlatModel", "Layout", "Part", "build_model"]
+
+
+def __getattr__(name: str) -> Any:
+    # Torch takes seconds to import; who needs only the layout, as the server does, is spared them.
+    if name == "FlatModel":
+        from rayfl.models.flat import FlatModel
+
+        return FlatModel
+    if name in ("ZOO", "build_model"):
+        from rayfl.models import zoo
+
+        return getattr(zoo, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,6 +5,18 @@ import numpy as np
 from rayfl.config import LocalConfig
 
 
+def samples_seen(n: np.ndarray, local: LocalConfig) -> np.ndarray:
+    """Return how many samples go through the network in one round of clients with `n` samples each: what it costs.
+
+    >>> samples_seen(np.array([20, 500]), LocalConfig(steps=10, batch_size=32)).tolist()
+    [200, 320]
+    """
+    if local.epochs is not None:
+        return local.epochs * n
+    assert local.steps is not None  # the config fills one of the two
+    return local.steps * np.minimum(n, local.batch_size)
+
+
 def draw_batches(rng: np.random.Generator, n: int, local: LocalConfig) -> list[np.ndarray]:
     """Return the positions (0 to n - 1) of each step's batch.
 

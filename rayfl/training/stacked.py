@@ -13,9 +13,7 @@ from torch.func import functional_call, vmap
 from torch.nn.functional import cross_entropy
 
 from rayfl.models import FlatModel
-
-#: Samples per forward pass. Part of the bits: a network's output for a sample may depend on the batch around it.
-CHUNK = 512
+from rayfl.training.passes import CHUNK
 
 #: Models times samples in one pass of `vmap`; part of the bits too.
 ROWS = 4096

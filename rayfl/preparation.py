@@ -1,0 +1,49 @@
+"""From a config to all that can be known and checked before there is a federation: options, data, partition, model."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rayfl.config import Config
+from rayfl.data import Dataset, Partition, make_partition
+from rayfl.errors import InputError
+from rayfl.federation.interface import Facts, Recipe
+from rayfl.methods import check_method, method_options
+from rayfl.training.batches import samples_seen
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A config that has been found possible, with everything that was loaded to find that out."""
+
+    config: Config
+    dataset: Dataset
+    partition: Partition
+    facts: Facts
+
+
+def resolve(config: Config) -> Config:
+    """Fill in the method's own options and refuse wrong ones. Takes no time, so it comes before anything starts."""
+    options = method_options(config.method)
+    method = {"name": config.method.name, **options.model_dump(exclude_none=True)}
+    return Config.model_validate(config.model_dump(exclude_none=True) | {"method": method})
+
+
+def prepare(config: Config) -> Prepared:
+    """Load and check all that needs no cluster: options, data, partition, model."""
+    from rayfl.data.sources import load_dataset  # pandas, and for the digits scikit-learn
+
+    config = resolve(config)
+    dataset = load_dataset(config.data, config.seed, config.partition.column)
+    partition = make_partition(config.partition, dataset, config.seed)
+    dataset = partition.normalised(dataset)
+    count = config.participation.count
+    if count is not None and count > partition.clients:
+        raise InputError(f"participation.count={count} is more than the {partition.clients} clients there are")
+    check_method(config.method, partition.clients, config.cohort_size(partition.clients))
+    recipe = Recipe(config.model, dataset.input_shape, dataset.classes, dataset.vocabulary, config.seed)
+    model = recipe.build()
+    public = np.flatnonzero(dataset.is_test) if dataset.is_test.any() else np.sort(partition.test)
+    cost = samples_seen(partition.n_train, config.local)
+    facts = Facts(partition.n_train, partition.n_test, cost, model.layout, model.numpy(), public, recipe)
+    return Prepared(config, dataset, partition, facts)

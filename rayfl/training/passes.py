@@ -1,0 +1,37 @@
+"""How testing is cut into forward passes, and what it gives. Plain arrays: the server plans with it, without torch."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+#: Samples per forward pass. Part of the bits: a network's output for a sample may depend on the batch around it.
+CHUNK = 512
+
+Combine = Literal["logits", "probabilities"]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """One number per client each, in the order in which the clients were given."""
+
+    accuracy: np.ndarray
+    macro_f1: np.ndarray
+    loss: np.ndarray
+
+
+def plan_groups(choice: np.ndarray, sizes: np.ndarray) -> list[tuple[int, np.ndarray]]:
+    """Cut clients into groups that are tested in one pass: (model, positions) with about CHUNK samples each.
+
+    The cut depends on nothing but its arguments, so it is the same for any number of actors.
+
+    >>> [(k, g.tolist()) for k, g in plan_groups(np.array([0, 1, 0]), np.array([300, 300, 300]))]
+    [(0, [0, 2]), (1, [1])]
+    """
+    groups = []
+    for model in np.unique(choice):
+        members = np.flatnonzero(choice == model)
+        ends = np.cumsum(sizes[members])
+        cuts = np.unique(np.searchsorted(ends, np.arange(CHUNK, ends[-1] + CHUNK, CHUNK), side="left") + 1)
+        groups += [(int(model), part) for part in np.split(members, cuts[cuts < len(members)])]
+    return groups
