@@ -120,6 +120,14 @@ class Clustered(Method):
             return models
         return Mixture((everyone(self.state.shared, self.fed.clients), models), "logits")
 
+    def share_what_was_learnt_alone(self, clients: np.ndarray, slot: str = MODEL) -> None:
+        """Let W_g be the mean of models that were trained alone, where CKS will pull to it (thesis Eq. 5.2).
+
+        CAM's global model is trained beside the clusters' from the start, and is not touched.
+        """
+        if {"cks", "con_cks"} & set(self.options.addons) and not self.additive:
+            self._move_shared(clients, slot)
+
     def _move_shared(self, cohort: np.ndarray, slot: str) -> None:
         """Eq. 9 of CAM: the mean over all clients, by samples."""
         self.state.shared = self.fed.mean(cohort, self.fed.n_train[cohort], slot=slot)

@@ -65,3 +65,4 @@ class FedGroup(Clustered):
         state.assignment[newcomers] = groups
         state.directions = np.stack([updates[groups == k].mean(axis=0) for k in range(len(names))])
         state.centres = fed.mean_by_cluster(newcomers, groups, len(names), fed.n_train[newcomers])
+        self.share_what_was_learnt_alone(newcomers)

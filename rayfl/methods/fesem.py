@@ -60,17 +60,18 @@ class FeSEM(Clustered):
             if strength is None:
                 strength = 0.1 if self.additive else 0.0
             self.local_training(cohort, start=self.centres(), pulls=[Pull(self.centres(), strength)])
-        self._cluster(cohort)
-        self.recentre(cohort, self.weighted)
+        weighted = self.weighted or self.additive  # CAM weighs clients by samples, FeSEM alone does not (Eq. 10, 11)
+        self._cluster(cohort, weighted)
+        self.recentre(cohort, weighted)
 
-    def _cluster(self, cohort: np.ndarray) -> None:
+    def _cluster(self, cohort: np.ndarray, weighted: bool) -> None:
         state = self.state
         frozen = self.options.shots is not None and state.shots >= self.options.shots
         if frozen and (state.assignment[cohort] != NO_CLUSTER).all():
             return
         dense = self.fed.layout.part("dense")
         points = self.fed.collect(cohort, "dense")
-        weights = self.fed.n_train[cohort] if self.weighted else None
+        weights = self.fed.n_train[cohort] if weighted else None
         state.assignment[cohort], _ = kmeans(
             points,
             self.options.clusters,

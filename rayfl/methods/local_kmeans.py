@@ -47,6 +47,7 @@ class LocalKMeans(Clustered):
                 seen = np.flatnonzero(fed.has_model(np.arange(fed.clients)))
                 state.assignment[seen], state.points = kmeans(fed.collect(seen), self.options.clusters, seed=self.rng())
                 self.recentre(seen)
+                self.share_what_was_learnt_alone(seen)
             return
         newcomers = cohort[state.assignment[cohort] == NO_CLUSTER]
         if len(newcomers):  # who was not there for the K-means trains alone once and joins the nearest cluster

@@ -94,6 +94,7 @@ class OneShot(Clustered):
         state.assignment[state.present] = found
         count, samples = int(found.max()) + 1, fed.n_train[state.present]
         state.centres = fed.mean_by_cluster(state.present, found, count, samples, slot=ALONE)
+        self.share_what_was_learnt_alone(state.present, ALONE)
 
     def join(self, cohort: np.ndarray) -> None:
         """Give those who missed ONE_SHOT to the centre with the least loss."""
