@@ -303,7 +303,9 @@ class Config(Section):
     state: StateConfig = StateConfig()
     output: OutputConfig = OutputConfig()
     federation: Literal["ray", "serial"] = "ray"
-    training: Literal["auto", "loop"] = "auto"
+    training: Literal["auto", "loop", "vectorised"] = Field(
+        "auto", description="one client after the other, or several at once; auto: by a rule on network and batch size"
+    )
 
     @model_validator(mode="after")
     def _cohort_fits(self) -> "Config":

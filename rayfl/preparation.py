@@ -1,6 +1,7 @@
 """From a config to all that can be known and checked before there is a federation: options, data, partition, model."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -10,6 +11,9 @@ from rayfl.errors import InputError
 from rayfl.federation.interface import Facts, Recipe
 from rayfl.methods import check_method, method_options
 from rayfl.training.batches import samples_seen
+
+if TYPE_CHECKING:
+    from rayfl.models import FlatModel
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,33 @@ def prepare(config: Config) -> Prepared:
     recipe = Recipe(config.model, dataset.input_shape, dataset.classes, dataset.vocabulary, config.seed)
     model = recipe.build()
     public = np.flatnonzero(dataset.is_test) if dataset.is_test.any() else np.sort(partition.test)
+    config = config.model_copy(update={"training": _trainer(config, model, dataset, partition)})
     cost = samples_seen(partition.n_train, config.local)
     facts = Facts(partition.n_train, partition.n_test, cost, model.layout, model.numpy(), public, recipe)
     return Prepared(config, dataset, partition, facts)
+
+
+def _trainer(
+    config: Config, model: "FlatModel", dataset: Dataset, partition: Partition
+) -> Literal["loop", "vectorised"]:
+    """Settle how clients are trained, by what the config says alone: the choice is part of the bits."""
+    import torch
+
+    from rayfl.training.vectorised import faster_together, vectorisable
+
+    size = config.local.batch_size
+    device = "cuda" if config.federation == "ray" and config.ray.gpu_share else "cpu"
+    if config.training == "loop" or (config.training == "auto" and not faster_together(model, size, device)):
+        return "loop"
+    inputs, _ = dataset.batch(np.resize(partition.train_of(0), size), partition.transform_for(0))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as actors compute
+    try:
+        reason = vectorisable(model, inputs)
+    finally:
+        torch.set_num_threads(threads)
+    if reason is not None and config.training == "vectorised":
+        raise InputError(
+            f"training=vectorised does not go with model.name={config.model.name}: {reason}; use training=loop"
+        )
+    return "vectorised" if reason is None else "loop"

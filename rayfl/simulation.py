@@ -34,6 +34,8 @@ def simulate(config: Config, screen: Screen | None = None) -> Run:
     with ThreadPoolExecutor(1) as loader:
         loading = loader.submit(prepare, config)
         with _open_server(config, loading.result, screen) as server:
+            config = loading.result().config
+            screen.say(f"training: {config.training}")
             storage.create()
             storage.write("config.yaml", f"# rayfl {__version__}\n{config.to_yaml()}".encode())
             name = storage.path.rpartition("/")[2]
@@ -65,7 +67,7 @@ def _open_server(config: Config, prepared: Callable[[], Prepared], screen: Scree
         from rayfl.federation.worker import Worker
 
         ready = prepared()
-        fed = SerialFederation(ready.facts, Worker(config, ready.dataset, ready.partition))
+        fed = SerialFederation(ready.facts, Worker(ready.config, ready.dataset, ready.partition))
         try:
             yield Server(config, fed, ready.partition.true_cluster)
         finally:

@@ -473,3 +473,23 @@ def test_fedtsdp_clusters_and_shares_fewer_layers_only_where_clients_differ() ->
     assert set(shared_layers["iid"]) == {3}
     assert clustered["dirichlet"] > 15
     assert shared_layers["dirichlet"][-1] == 2
+
+
+@pytest.mark.parametrize("case", ["fedavg", "fedac", "ifca + cam", "wecfl + con_cks + finetune"])
+def test_training_together_gives_the_same_bits_on_any_number_of_workers_and_nearly_the_loops(case: str) -> None:
+    """Whoever is trained beside a client leaves no trace in its model."""
+    last = {}
+    for training in ("vectorised", "loop"):
+        p = prepared(case, f"training={training}", "participation.fraction=0.6", "rounds=6")
+        alone, spread = serial(p), Workers(p, 3)
+        try:
+            expected, found = run(p, alone)[1], run(p, spread)[1]
+        finally:
+            alone.close()
+        for one, other in zip(expected, found, strict=True):
+            left, right = bits(one), bits(other)
+            for key in left:
+                np.testing.assert_array_equal(left[key], right[key], err_msg=f"{key} in round {one.number}")
+        last[training] = expected[-1].clients["loss"]
+    assert not np.array_equal(last["vectorised"], last["loop"])  # else it was not tried
+    np.testing.assert_allclose(last["vectorised"], last["loop"], rtol=1e-2)

@@ -156,3 +156,26 @@ def test_predictions_are_the_softmax_of_a_models_logits() -> None:
     got = predictions(model, stack[1], inputs)
     torch.testing.assert_close(got, one_by_one(model, stack, inputs)[1][1].softmax(1))
     torch.testing.assert_close(got.sum(1), torch.ones(len(inputs)))
+
+
+def test_a_module_with_two_names_keeps_its_weights_when_others_are_run_through_it() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(4, 4)
+            self.second = self.first
+            self.head = nn.Linear(4, 3)
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return self.head(self.second(self.first(inputs)))
+
+    model = FlatModel(Twice())
+    inputs = torch.randn(5, 4)
+    before = model.module(inputs)
+    other = model.copy() * 2
+    found = stacked_logits(model, torch.stack([other, model.copy()]), inputs)
+    assert torch.equal(found[1], before)
+    assert torch.equal(model.module(inputs), before)
+    assert isinstance(model.module.first.weight, nn.Parameter)  # else training would move nothing in it
+    model.load(other)
+    assert torch.allclose(found[0], model.module(inputs))

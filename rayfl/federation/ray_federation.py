@@ -86,7 +86,7 @@ def ray_server(config: Config, prepared: Callable[[], Prepared]) -> Iterator[Ray
         while len(actors) > ready.partition.clients:
             ray.kill(actors.pop())
         data, shares = ray.put(ready.dataset), ray.put(ready.partition)
-        seats = _wait_for_seats(config, [actor.open.remote(config, data, shares) for actor in actors])
+        seats = _wait_for_seats(config, [actor.open.remote(ready.config, data, shares) for actor in actors])
         _get([server.open.remote(config, ready.facts, ready.partition.true_cluster, actors)])
         yield RayServer(server, seats)
     finally:

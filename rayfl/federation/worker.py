@@ -21,11 +21,18 @@ from rayfl.models import FlatModel, Part, build_model
 from rayfl.randomness import Purpose, generator, torch_seed
 from rayfl.training.batches import draw_batches
 from rayfl.training.evaluation import score_together
-from rayfl.training.loop import train
+from rayfl.training.loop import train_alone
 from rayfl.training.stacked import predictions, sample_losses, stacked_logits
 from rayfl.training.terms import FlatPull, ParameterContrast, Partner, RepresentationContrast
+from rayfl.training.trainee import Trainee
+from rayfl.training.vectorised import train_together
 
 Batch = tuple[torch.Tensor, torch.Tensor]
+
+#: Clients whose batches the vectorised trainer gets at once; bounds memory, and no bit depends on it.
+TOGETHER = 32
+
+BLOCK_BYTES = 2**22
 
 
 class Worker:
@@ -64,30 +71,27 @@ class Worker:
     def train(self, stacks: list[np.ndarray], order: TrainOrder) -> None:
         """Train clients; see Federation.train."""
         self.states.drop_unkept(order.slot)
-        lr = self.config.local.lr * self.config.local.lr_decay ** (order.round - 1)
-        devices = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices):
-            for at, client in enumerate(order.clients.tolist()):
-                try:
-                    self._load_start(order.slot, client, stacks, order.start, at)
-                    train(
-                        self.model,
-                        self._batches(client, order),
-                        self.config.local,
-                        lr,
-                        [
-                            FlatPull(self._tensor(stacks, g, at), strength, self.layout.part(g.part))
-                            for g, strength in order.pulls
-                            if g.rows[at] >= 0
-                        ],
-                        self._partner(stacks, order, at, client),
-                        self._contrasts(stacks, order, at),
-                    )
-                except Exception:
-                    raise ClientError(
-                        f"client {client} failed in round {order.round}:\n{traceback.format_exc()}"
-                    ) from None
-                self._store(order.slot, client, order.keep)
+        size = TOGETHER if self.config.training == "vectorised" else 1
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+            for begin in range(0, len(order.clients), size):
+                self._train(stacks, order, range(begin, min(begin + size, len(order.clients))))
+
+    def _train(self, stacks: list[np.ndarray], order: TrainOrder, places: range) -> None:
+        """Train the clients in these places of an order, one or several at once."""
+        local = self.config.local
+        lr = local.lr * local.lr_decay ** (order.round - 1)
+        clients = [int(order.clients[at]) for at in places]
+        try:
+            trainees = [self._trainee(stacks, order, at, client) for at, client in zip(places, clients, strict=True)]
+            if self.config.training == "vectorised":
+                vectors = train_together(self.model, trainees, local, lr)
+            else:
+                vectors = [train_alone(self.model, trainee, local, lr) for trainee in trainees]
+        except Exception:
+            names = f"client {clients[0]}" if len(clients) == 1 else f"one of the clients {clients}"
+            raise ClientError(f"{names} failed in round {order.round}:\n{traceback.format_exc()}") from None
+        for client, vector in zip(clients, vectors, strict=True):
+            self._store(order.slot, client, vector.cpu().numpy(), order.keep)
 
     def sums(
         self, _: Any, slot: str, clients: np.ndarray, clusters: np.ndarray, weights: np.ndarray, bits: int, part: Part
@@ -183,14 +187,30 @@ class Worker:
             for part, source in enumerate(sources)
         ]
 
-    def _load_start(self, slot: str, client: int, stacks: list[np.ndarray], start: Given | None, at: int) -> None:
-        own = self._model_of(slot, client) if self.states.is_kept(slot, client) else self.initial
-        self.model.load(own)
-        if start is None or start.rows[at] < 0:
-            return
-        given = stacks[start.stack][start.rows[at]]
-        for where in self.layout.ranges(start.part):
-            self.model.vector[where] = torch.tensor(given[where], device=self.device)
+    def _trainee(self, stacks: list[np.ndarray], order: TrainOrder, at: int, client: int) -> Trainee:
+        """Put together what client number `at` of an order needs for its training."""
+        keys = (order.round, client, *([order.stream] if order.stream else []))
+        return Trainee(
+            start=self._start(stacks, order, at, client),
+            batches=self._batches(client, keys),
+            seed=torch_seed(self.config.seed, Purpose.DROPOUT, *keys),
+            pulls=[
+                FlatPull(self._tensor(stacks, given, at), strength, self.layout.part(given.part))
+                for given, strength in order.pulls
+                if given.rows[at] >= 0
+            ],
+            partner=self._partner(stacks, order, at, client),
+            contrasts=self._contrasts(stacks, order, at),
+        )
+
+    def _start(self, stacks: list[np.ndarray], order: TrainOrder, at: int, client: int) -> torch.Tensor:
+        own = self._model_of(order.slot, client) if self.states.is_kept(order.slot, client) else self.initial
+        vector = torch.tensor(own, device=self.device)
+        if order.start is not None and order.start.rows[at] >= 0:
+            given = stacks[order.start.stack][order.start.rows[at]]
+            for where in self.layout.ranges(order.start.part):
+                vector[where] = torch.tensor(given[where], device=self.device)
+        return vector
 
     def _tensor(self, stacks: list[np.ndarray], given: Given, at: int) -> torch.Tensor:
         # torch.tensor copies: a view of a shared array would let an in-place operation change it for all readers.
@@ -221,21 +241,25 @@ class Worker:
                 terms.append(RepresentationContrast(stack, own, temperature, weight))
         return terms
 
-    def _store(self, slot: str, client: int, keep: bool) -> None:
+    def _store(self, slot: str, client: int, vector: np.ndarray, keep: bool) -> None:
         if client in self._counted.get(slot, {}):
             self._uncount(slot, client)  # its old model leaves the sums before it is overwritten
-        self.states.put(slot, client, self.model.numpy(), keep)
+        self.states.put(slot, client, vector, keep)
 
     def _uncount(self, slot: str, client: int) -> None:
         self._sums[slot][self._counted[slot].pop(client)].subtract(self._model_of(slot, client))
 
-    def _batches(self, client: int, order: TrainOrder) -> Iterator[Batch]:
-        keys = (order.round, client, *([order.stream] if order.stream else []))
-        torch.manual_seed(torch_seed(self.config.seed, Purpose.DROPOUT, *keys))
+    def _batches(self, client: int, keys: tuple[int, ...]) -> Iterator[Batch]:
+        """Yield the batches of a client's round, made several at a time, since each call costs."""
         indices = self.partition.train_of(client)
-        rng = generator(self.config.seed, Purpose.BATCHES, *keys)
-        for batch in draw_batches(rng, len(indices), self.config.local):
-            yield self._samples(client, indices[batch])
+        drawn = draw_batches(generator(self.config.seed, Purpose.BATCHES, *keys), len(indices), self.config.local)
+        sample_bytes = 4 * int(np.prod(self.dataset.input_shape))
+        steps = max(1, BLOCK_BYTES // (sample_bytes * self.config.local.batch_size))
+        for begin in range(0, len(drawn), steps):
+            block = drawn[begin : begin + steps]
+            inputs, labels = self._samples(client, indices[np.concatenate(block)])
+            sizes = [len(batch) for batch in block]
+            yield from zip(inputs.split(sizes), labels.split(sizes), strict=True)
 
     def _samples(self, client: int, indices: np.ndarray) -> Batch:
         inputs, labels = self.dataset.batch(indices, self.partition.transform_for(client))

@@ -34,6 +34,7 @@ class FlatModel:
         self._head = _find_head(module, head)
         self.layout, tensors = _lay_out(module, self._head)
         self.vector = torch.cat([t.detach().reshape(-1) for t in tensors])
+        self._networks: dict[bool, Network] = {}
         self.gradient = torch.zeros(self.layout.parameters, device=self.vector.device)
         for tensor, where, shape in zip(tensors, self.layout.slices, self.layout.shapes, strict=True):
             # Through .data the Parameter objects stay the same, so modules that keep references of their own
@@ -62,6 +63,12 @@ class FlatModel:
         """Return the vector as it is now, as a float32 array of its own."""
         return self.vector.to("cpu", copy=True).numpy()
 
+    def network(self, features: bool = False) -> "Network":
+        """Return this model's architecture for calls with other weights."""
+        if features not in self._networks:
+            self._networks[features] = Network(self, features)
+        return self._networks[features]
+
     def features(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return what the head gets for `inputs`, and the logits; gradients flow through both."""
         seen: list[torch.Tensor] = []
@@ -80,6 +87,31 @@ class FlatModel:
                 " one: name another module"
             )
         return seen[0], logits
+
+
+class Network(nn.Module):
+    """The module as functional_call wants it: (logits,), or with `features` what the head gets and the logits.
+
+    `places` tells where it holds each tensor of the layout. Call it with all of them and tie_weights=False: by itself
+    functional_call would put a tied tensor in by all its names, and out again; where a module has two names, what it
+    puts out last is its own, and the module is left without its weights.
+    """
+
+    def __init__(self, model: FlatModel, features: bool) -> None:
+        super().__init__()
+        self.module = model.module
+        self._run = model.features if features else lambda inputs: (model.module(inputs),)
+        held: dict[torch.Tensor, list[str]] = {}
+        for path, owner in self.named_modules():
+            own = (path, False, False)  # not those of the modules in it, and each name of a tensor that has several
+            for name, tensor in (*owner.named_parameters(*own), *owner.named_buffers(*own)):
+                held.setdefault(tensor, []).append(name)
+        named = dict(self.module.named_parameters(remove_duplicate=False)) | dict(self.module.named_buffers())
+        self.places = {name: held[named[name]] for name in model.layout.names}
+
+    def forward(self, inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Run the module."""
+        return self._run(inputs)
 
 
 def _find_head(module: nn.Module, head: str | None) -> str:

@@ -8,6 +8,21 @@ from torch.nn.functional import cross_entropy
 from rayfl.config import LocalConfig
 from rayfl.models import FlatModel
 from rayfl.training.terms import Contrast, FlatPull, ParameterContrast, Partner, RepresentationContrast
+from rayfl.training.trainee import Trainee
+
+
+def train_alone(model: FlatModel, trainee: Trainee, local: LocalConfig, lr: float) -> torch.Tensor:
+    """Return the trainee's trained vector (size,), the buffers included; it is `model`'s own, until the next call.
+
+    Seeds torch's generators, so wrap calls in torch.random.fork_rng.
+    """
+    model.load(trainee.start)
+    # Not torch.manual_seed: it looks for every kind of device there may be, which takes longer than a small step.
+    torch.default_generator.manual_seed(trainee.seed)
+    if model.vector.device.type == "cuda":
+        torch.cuda.manual_seed(trainee.seed)
+    train(model, trainee.batches, local, lr, trainee.pulls, trainee.partner, trainee.contrasts)
+    return model.vector
 
 
 def train(

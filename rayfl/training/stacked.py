@@ -42,12 +42,12 @@ def stacked_logits(model: FlatModel, stack: torch.Tensor, inputs: torch.Tensor) 
     The result depends on `stack` and `inputs` alone. For networks that are looped over (see _DENSE), row k depends on
     stack[k] and `inputs` alone; for the others, on how many models there are too, in the last bits.
     """
-    return _outputs(model, model.module, "", stack, inputs)
+    return _outputs(model, False, stack, inputs)
 
 
 def stacked_features(model: FlatModel, stack: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
     """Return what the head of each of K models gets for n samples, (K, n, features); see `stacked_logits`."""
-    return _outputs(model, _Features(model), "module.", stack, inputs)
+    return _outputs(model, True, stack, inputs)
 
 
 @torch.no_grad()
@@ -78,29 +78,19 @@ def predictions(model: FlatModel, vector: torch.Tensor, inputs: torch.Tensor) ->
     return stacked_logits(model, vector[None], inputs)[0].softmax(1)
 
 
-class _Features(nn.Module):
-    """What the head gets, as a module of its own, so that functional_call can put other weights into it."""
-
-    def __init__(self, model: FlatModel) -> None:
-        super().__init__()
-        self.module = model.module
-        self._both = model.features
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self._both(inputs)[0].flatten(1)
-
-
 @torch.no_grad()
-def _outputs(
-    model: FlatModel, network: nn.Module, prefix: str, stack: torch.Tensor, inputs: torch.Tensor
-) -> torch.Tensor:
-    """Run `network`, which holds model.module's tensors under names with `prefix`, with each row of the stack."""
-    layout = model.layout
-    where_each = list(zip(layout.names, layout.slices, layout.shapes, strict=True))
+def _outputs(model: FlatModel, features: bool, stack: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+    """Run the network with each row of the stack."""
+    layout, network = model.layout, model.network(features)
+    where_each = [
+        (network.places[name], where, shape)
+        for name, where, shape in zip(layout.names, layout.slices, layout.shapes, strict=True)
+    ]
 
     def run(vector: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
-        tensors = {prefix + name: vector[where].view(shape) for name, where, shape in where_each}
-        return functional_call(network, tensors, (part,))
+        tensors = {place: vector[where].view(shape) for places, where, shape in where_each for place in places}
+        output = functional_call(network, tensors, (part,), tie_weights=False)[0]
+        return output.flatten(1) if features else output
 
     parts = inputs.split(CHUNK)
     with _evaluating(model.module):

@@ -1,0 +1,494 @@
+"""The vectorised trainer: several clients at once, each a row of one matrix, the network run on all rows by `vmap`.
+
+Results equal those of `loop` to float tolerance, and no bit of a client's result depends on who is trained beside it:
+a pass has full batches and, but for dense networks, always GROUP rows, and all rows lie alike in memory.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd import Function
+from torch.func import functional_call, vmap
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.overrides import TorchFunctionMode
+
+from rayfl.config import LocalConfig
+from rayfl.models import FlatModel
+from rayfl.training import loop
+from rayfl.training.terms import Contrast, FlatPull, ParameterContrast, RepresentationContrast, _inverse_norm
+from rayfl.training.trainee import Batch, Trainee
+
+Tensors = dict[str, torch.Tensor]
+Term = FlatPull | Contrast
+
+#: Rows of a pass, one client each. Part of the bits: a convolution sums in another order for other numbers of them.
+GROUP = 8
+
+#: The most rows for networks of the layers below, whose bits are the same for any number of them: their sums are
+#: products of matrices, one for each row, and what else they do is exact.
+DENSE_GROUP = 32
+
+_DENSE = {nn.Sequential, nn.Flatten, nn.Linear, nn.Dropout, nn.Identity, nn.ReLU, nn.LeakyReLU}
+
+#: Rows start at multiples of so many numbers, 64 bytes.
+_ALIGNED = 16
+
+
+def train_together(model: FlatModel, trainees: Sequence[Trainee], local: LocalConfig, lr: float) -> list[torch.Tensor]:
+    """Return each trainee's trained vector (size,), the buffers included.
+
+    `model` lends its architecture, its own vector stays as it is. The trainees may differ in everything; those whose
+    objectives have other terms are trained apart from each other.
+    """
+    kinds: dict[tuple, list[int]] = {}
+    for at, trainee in enumerate(trainees):
+        kinds.setdefault(_kind(trainee), []).append(at)
+    trained: dict[int, torch.Tensor] = {}
+    for members in kinds.values():
+        group = _Group(model, [trainees[at] for at in members], local, lr)
+        trained.update(zip(members, group.train(), strict=True))
+    return [trained[at] for at in range(len(trainees))]
+
+
+def vectorisable(model: FlatModel, inputs: torch.Tensor) -> str | None:
+    """Say why this network cannot be trained together as the loop would train it; None if it can.
+
+    One step on `inputs`, a full batch of samples, is tried both ways. So whatever the network does, be it that `vmap`
+    cannot follow it or that it draws random numbers of its own, shows here and not in the results.
+    """
+    for name, module in model.module.named_modules():
+        if isinstance(module, _BatchNorm) and module.momentum is None:
+            return f"{name} (momentum=None) averages over a count of batches that is no part of the model"
+    start = model.copy()
+    batches = [(inputs, torch.zeros(len(inputs), dtype=torch.long, device=inputs.device))]
+    # A step so long that the weights after it have the gradient's last bits.
+    local, lr = LocalConfig(steps=1, batch_size=len(inputs)), 1024.0
+    try:
+        trainee = Trainee(start, batches, seed=0)
+        group = _Group(model, [trainee] * GROUP, local, lr)
+        together, *others = group.train() + train_together(model, [trainee], local, lr)
+    except Exception as error:
+        return f"vmap cannot follow it: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    if not all(torch.equal(vector, together) for vector in others):
+        return "it does not give the same bits in all places, or draws random numbers of its own"
+    if group.drew and inputs.device.type != "cpu":
+        return None  # a GPU's dropout draws in one kernel, other numbers than ours
+    buffers = [(buffer, buffer.clone()) for buffer in model.module.buffers()]  # counters too
+    with torch.random.fork_rng([inputs.device] if inputs.device.type == "cuda" else []):
+        alone = loop.train_alone(model, trainee, local, lr).clone()
+    for buffer, before in buffers:
+        buffer.copy_(before)
+    model.load(start)
+    for part in (model.layout.part("all"), model.layout.buffers):
+        close = (together - alone)[part].norm() <= 1e-3 * (alone - start)[part].norm()
+        if not close:
+            return "a step together is not that of the loop; it may draw random numbers in a way of its own"
+    return None
+
+
+def faster_together(model: FlatModel, batch_size: int, device: str) -> bool:
+    """Tell whether this beats the loop, by the network, the batch and the kind of device alone.
+
+    A clock, or how many clients a worker happens to have, would give the same run other bits on another day.
+    """
+    # The loop's time per step over ours, one thread of a CPU, full groups (of GROUP; dense networks of 32):
+    #     batch            10    32         batch               10    32         batch         10    32
+    #     mlp 8x8         3.2   2.3         thesis_fashion     1.1   1.0         fedtsdp_cnn  0.4   0.6
+    #     mlp 28x28       0.8   1.0         thesis_cifar10     1.2   0.6         fedac_cnn    0.4   0.5
+    #     digits_cnn 8x8  2.7   1.7         thesis_pathmnist   1.0   0.8         resnet9, 18  0.7   0.8
+    #     digits_cnn 16x16 1.6  1.0         char_lstm          0.4   0.6
+    # At batch 128: mlp 8x8 1.5, digits_cnn 1.2. Dense networks at batch 10 by parameters: 15,000 2.3, 28,000 1.6,
+    # 53,000 1.4, 80,000 1.0; with 8 clients 1.8, 1.4, 1.2, 0.9, with 2 of them 0.5. digits_cnn with wider layers at
+    # batch 32: 13,000 1.9, 21,000 1.4, 46,000 1.2. A group that is not full costs as much as a full one.
+    kinds = {type(m) for m in model.module.modules()}
+    if device.startswith("cuda"):
+        # Not measured: below this size a step is a matter of starting kernels, and we start one where the loop starts
+        # GROUP. Torch's own LSTM is one kernel, ours hundreds.
+        return model.layout.parameters <= 1_000_000 and not any(issubclass(kind, nn.RNNBase) for kind in kinds)
+    if kinds <= _DENSE:
+        return model.layout.parameters <= 50_000 and batch_size <= 128
+    if not {nn.Conv2d, nn.Linear} <= kinds <= _DENSE | {nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d}:
+        return False
+    *_, last = (m for m in model.module.modules() if isinstance(m, nn.Conv2d))
+    dense = next(m for m in model.module.modules() if isinstance(m, nn.Linear))
+    # Small images: their last map has few positions, 4 for digits_cnn on 8x8 and 16 on 16x16.
+    return model.layout.parameters <= 25_000 and batch_size <= 64 and dense.in_features <= 8 * last.out_channels
+
+
+def _kind(trainee: Trainee) -> tuple:
+    """Return what two trainees must have in common to share the arithmetic of a step."""
+    kinds: list[tuple] = [(trainee.partner is None,)]
+    for term in _terms(trainee):
+        numbers = (term.strength,) if isinstance(term, FlatPull) else (len(term.models), term.tau, term.weight)
+        where = () if isinstance(term, RepresentationContrast) else (term.part.start, term.part.stop)
+        kinds.append((type(term), numbers, where))
+    return tuple(kinds)
+
+
+def _terms(trainee: Trainee) -> list[Term]:
+    return [*trainee.pulls, *trainee.contrasts]
+
+
+class _Group:
+    """Rows, each with one client in training; when it has finished, the next one moves in.
+
+    Rows that nobody needs go on computing, unobserved, since the number of rows must not change.
+    """
+
+    def __init__(self, model: FlatModel, trainees: Sequence[Trainee], local: LocalConfig, lr: float) -> None:
+        self.model, self.trainees, self.local, self.lr = model, trainees, local, lr
+        self.size = size = _group_size(model.module, len(trainees))
+        layout, like = model.layout, model.vector
+        self.parameters = _rows(like, size, layout.parameters)
+        self.velocity = _rows(like, size, layout.parameters) if local.momentum else None
+        # vmap's batch norm writes to its statistics through a view, for which they must be contiguous.
+        self.buffers = {
+            name: like.new_zeros(size, *shape)
+            for name, where, shape in _tensors(model)
+            if where.start >= layout.parameters
+        }
+        self.frozen = {n for n, p in model.module.named_parameters(remove_duplicate=False) if not p.requires_grad}
+        self.mixes_samples = _mixes_samples(model.module)
+        self.partners = _rows(like, size, layout.size) if trainees[0].partner else None
+        self.terms = [_stacked(terms, size) for terms in zip(*map(_terms, trainees), strict=True)]
+        self.of_samples = [t for t in self.terms if isinstance(t, _RepresentationContrasts)]
+        self.of_parameters = [t for t in self.terms if not isinstance(t, _RepresentationContrasts)]
+        self.network = model.network(features=bool(self.of_samples))
+        # Counters and constants are no part of the vector; copied, since the network may count in them.
+        self.others = {n: b.clone() for n, b in self.network.named_buffers()}
+        self.forward = vmap(self._forward)
+        self.generators: list[torch.Generator | None] = [None] * size
+        self.drawing: list[tuple[torch.Generator | None, slice]] = []
+        self.drew = False
+
+    def train(self) -> list[torch.Tensor]:
+        """Return the trained vectors."""
+        self.model.module.train()
+        trained: dict[int, torch.Tensor] = {}
+        waiting = iter(enumerate(self.trainees))
+        rows = [self._row(row, waiting, trained) for row in range(self.size)]
+        while any(coming := [next(row, None) for row in rows]):
+            spare = next(batch for batch in coming if batch)
+            self._step(slice(0, self.size), [batch or spare for batch in coming], self.local.batch_size)
+        return [trained[at] for at in range(len(self.trainees))]
+
+    def _row(
+        self, row: int, waiting: Iterator[tuple[int, Trainee]], trained: dict[int, torch.Tensor]
+    ) -> Iterator[Batch]:
+        """Yield the batches of one row's steps with the others, as clients move in and out."""
+        for at, trainee in waiting:
+            self._enter(row, trainee)
+            for batch in trainee.batches:
+                if self.mixes_samples and len(batch[1]) < self.local.batch_size:
+                    self._step(slice(row, row + 1), [batch], len(batch[1]))  # padding would be seen by the others
+                else:
+                    yield batch
+            trained[at] = torch.cat([self.parameters[row], *(b[row].flatten() for b in self.buffers.values())])
+        self.generators[row] = None
+
+    def _enter(self, row: int, trainee: Trainee) -> None:
+        self.parameters[row] = trainee.start[: self.model.layout.parameters]
+        for name, where, shape in _tensors(self.model):
+            if name in self.buffers:
+                self.buffers[name][row] = trainee.start[where].view(shape)
+        if self.velocity is not None:
+            self.velocity[row] = 0
+        self.generators[row] = torch.Generator(self.parameters.device).manual_seed(trainee.seed)
+        if self.partners is not None and trainee.partner is not None:
+            self.partners[row] = trainee.partner.vector
+        for stacked, term in zip(self.terms, _terms(trainee), strict=True):
+            stacked.enter(row, term)
+
+    def _step(self, rows: slice, batches: Sequence[Batch], size: int) -> None:
+        """Do one step of SGD on some rows, as `loop.train` does it on one."""
+        inputs = torch.stack([_filled(x, size) for x, _ in batches])
+        labels = torch.stack([_filled(y, size) for _, y in batches])
+        counts = [len(y) for _, y in batches]
+        shares = torch.tensor([[1 / n if i < n else 0 for i in range(size)] for n in counts], device=inputs.device)
+        # Of a batch that was filled up, the loop draws noise for the real samples only.
+        drawn = [slice(n) if n < size else slice(None) for n in counts]
+        self.drawing = list(zip(self.generators[rows], drawn, strict=True))
+        parameters = self.parameters[rows]
+        leaf = parameters.detach().requires_grad_()
+        losses = self._losses(rows, self._views(leaf, rows), inputs, labels)
+        (gradient,) = torch.autograd.grad((losses * shares).sum(), leaf)
+        with torch.no_grad():
+            if self.local.weight_decay:
+                gradient.add_(parameters, alpha=self.local.weight_decay)
+            for term in self.of_parameters:
+                term.add_gradient(rows, parameters, gradient)
+            step = gradient if self.velocity is None else self.velocity[rows].mul_(self.local.momentum).add_(gradient)
+            parameters.sub_(step, alpha=self.lr)
+
+    def _losses(self, rows: slice, views: Tensors, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Return what goes through autograd, (rows, samples)."""
+        *features, logits = self.forward(views, inputs)
+        if self.partners is not None:
+            logits = logits + self._fixed(self.partners[rows], inputs)[-1]
+        losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view(labels.shape)
+        for contrast in self.of_samples:
+            fixed = [self._fixed(models[rows], inputs)[0] for models in contrast.models]
+            losses = losses + contrast.losses(rows, features[0], fixed)
+        return losses
+
+    @torch.no_grad()
+    def _fixed(self, vectors: torch.Tensor, inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Run models that are not trained, (rows, size), in eval mode."""
+        tensors = {name: vectors[:, where].view(-1, *shape) for name, where, shape in _tensors(self.model)}
+        self.model.module.eval()
+        try:
+            return self.forward(tensors, inputs)
+        finally:
+            self.model.module.train()
+
+    def _forward(self, tensors: Tensors, inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Run one row."""
+        held = self.others | {place: tensor for name, tensor in tensors.items() for place in self.network.places[name]}
+        with _Stacked(self._noise):
+            return functional_call(self.network, held, (inputs,), tie_weights=False)
+
+    def _views(self, leaf: torch.Tensor, rows: slice) -> Tensors:
+        """Return these rows' tensors by name: pieces of `leaf`, which gets the gradient, and the buffers."""
+        names = [name for name in self.model.layout.names if name not in self.buffers]
+        pieces = leaf.split([w.stop - w.start for _, w, _ in _tensors(self.model)][: len(names)], dim=1)
+        views = {name: buffer[rows] for name, buffer in self.buffers.items()}
+        for name, piece, shape in zip(names, pieces, self.model.layout.shapes, strict=False):
+            views[name] = (piece.detach() if name in self.frozen else piece).view(-1, *shape)
+        return views
+
+    def _noise(self, shape: torch.Size, rate: float) -> torch.Tensor:
+        """Draw what the loop's dropout multiplies with, for each row from its client's own generator."""
+        self.drew = True
+        noise = torch.ones(shape, device=self.parameters.device)
+        for row, (generator, samples) in zip(noise, self.drawing, strict=True):
+            if generator is not None:
+                row[samples].bernoulli_(1 - rate, generator=generator)
+        return noise.div_(1 - rate)
+
+
+def _tensors(model: FlatModel) -> Iterator[tuple[str, slice, tuple[int, ...]]]:
+    layout = model.layout
+    return zip(layout.names, layout.slices, layout.shapes, strict=True)
+
+
+def _group_size(module: nn.Module, count: int) -> int:
+    """Return how many rows `count` clients are trained in."""
+    if any(type(m) not in _DENSE for m in module.modules()):
+        return GROUP
+    passes = -(-count // DENSE_GROUP)
+    return -(-count // passes)
+
+
+def _filled(samples: torch.Tensor, size: int) -> torch.Tensor:
+    """Repeat samples up to a full batch; the copies have no weight, and real samples give no NaN that zeros might."""
+    if len(samples) >= size:
+        return samples
+    return samples[torch.arange(size, device=samples.device) % len(samples)]
+
+
+def _mixes_samples(module: nn.Module) -> bool:
+    """Whether a sample's output may depend on the others of its batch: batch norm's does, a user's own may."""
+    return any(
+        isinstance(m, _BatchNorm) or not type(m).__module__.startswith(("torch.nn.", "rayfl.models."))
+        for m in module.modules()
+    )
+
+
+# --- the terms of all rows ------------------------------------------------------
+
+
+def _stacked(terms: Sequence[Any], size: int) -> Any:
+    """Return room for `size` of these terms, which are of one kind."""
+    kinds = {
+        FlatPull: _Pulls,
+        ParameterContrast: _ParameterContrasts,
+        RepresentationContrast: _RepresentationContrasts,
+    }
+    return kinds[type(terms[0])](terms, size)
+
+
+class _Pulls:
+    """See FlatPull."""
+
+    def __init__(self, terms: Sequence[FlatPull], size: int) -> None:
+        self.part, self.strength = terms[0].part, terms[0].strength
+        self.targets = terms[0].target.new_zeros(size, len(terms[0].target))
+
+    def enter(self, row: int, term: FlatPull) -> None:
+        """Let a client's term into a row."""
+        self.targets[row] = term.target
+
+    def add_gradient(self, rows: slice, parameters: torch.Tensor, gradient: torch.Tensor) -> None:
+        part = gradient[:, self.part]
+        part.add_(parameters[:, self.part], alpha=self.strength)
+        part.sub_(self.targets[rows], alpha=self.strength)
+
+
+class _Contrasts:
+    """K fixed models for each row, as K matrices; where all clients have the same, one copy that all rows read."""
+
+    def __init__(self, terms: Sequence[Contrast], size: int) -> None:
+        self.tau, self.weight = terms[0].tau, terms[0].weight
+        self.shared = all(t.models is terms[0].models for t in terms)
+        vectors = self._vectors(terms[0])
+        self.models = [_rows(v, 1 if self.shared else size, len(v)) for v in vectors]
+        if self.shared:
+            self.models = [m.copy_(v).expand(size, -1) for m, v in zip(self.models, vectors, strict=True)]
+        self.own = torch.zeros(size, dtype=torch.long, device=vectors.device)
+
+    def enter(self, row: int, term: Contrast) -> None:
+        self.own[row] = term.own
+        if not self.shared:
+            for matrix, vector in zip(self.models, self._vectors(term), strict=True):
+                matrix[row] = vector
+
+    def _vectors(self, term: Contrast) -> torch.Tensor:
+        return term.models
+
+
+class _ParameterContrasts(_Contrasts):
+    """See ParameterContrast, whose equation this is; the models are kept at unit length."""
+
+    def __init__(self, terms: Sequence[ParameterContrast], size: int) -> None:
+        self.part = terms[0].part
+        super().__init__(terms, size)
+
+    def _vectors(self, term: Contrast) -> torch.Tensor:
+        models = term.models[:, self.part]
+        return models * _inverse_norm(models)[:, None]
+
+    def add_gradient(self, rows: slice, parameters: torch.Tensor, gradient: torch.Tensor) -> None:
+        w, part, directions = parameters[:, self.part], gradient[:, self.part], [m[rows] for m in self.models]
+        inverse_norm = _inverse_norm(w)[:, None]
+        similarity = torch.stack([(u * w).sum(1) for u in directions], dim=1) * inverse_norm
+        slope = (similarity / self.tau).softmax(1) - F.one_hot(self.own[rows], len(directions))
+        slope *= self.weight / self.tau
+        for k, u in enumerate(directions):
+            part.addcmul_(u, slope[:, k, None] * inverse_norm)
+        part.sub_(w * ((slope * similarity).sum(1, keepdim=True) * inverse_norm.square()))
+
+
+class _RepresentationContrasts(_Contrasts):
+    """See RepresentationContrast."""
+
+    def losses(self, rows: slice, features: torch.Tensor, fixed: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return the term for each sample, (rows, samples), given the features of the trained and the K models."""
+        own_direction = _directions(features)
+        similarity = torch.stack([(own_direction * _directions(f)).sum(2) for f in fixed], dim=2) / self.tau
+        labels = self.own[rows, None].expand(similarity.shape[:2])
+        losses = F.cross_entropy(similarity.flatten(0, 1), labels.flatten(), reduction="none")
+        return self.weight * losses.view(labels.shape)
+
+
+def _directions(features: torch.Tensor) -> torch.Tensor:
+    features = features.flatten(2)
+    return features * _inverse_norm(features)[..., None]
+
+
+# --- layers of all rows ---------------------------------------------------------
+
+
+class _Stacked(TorchFunctionMode):
+    """Takes the place of what a network calls inside `vmap`, where that could not follow or not keep the promises."""
+
+    def __init__(self, noise: Callable[[torch.Size, float], torch.Tensor]) -> None:
+        super().__init__()
+        self.noise = noise
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs = kwargs or {}
+        if func is F.linear:
+            return _linear(*args, **kwargs)
+        if func is F.dropout:
+            return self._dropout(*args, **kwargs)
+        if func is torch.lstm:
+            return _lstm(*args, **kwargs)
+        return func(*args, **kwargs)
+
+    def _dropout(
+        self, inputs: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+    ) -> torch.Tensor:
+        if not training or p in (0, 1):
+            return F.dropout(inputs, p, training, inplace)
+        return _Noisy.apply(inputs, lambda shape: self.noise(shape, p))
+
+
+class _Noisy(Function):
+    """Multiplies all rows with noise that is drawn for all rows; `vmap` itself would draw it from one generator."""
+
+    @staticmethod
+    def forward(inputs: torch.Tensor, draw: Callable[[torch.Size], torch.Tensor]) -> torch.Tensor:
+        raise NotImplementedError("dropout of what is the same for all clients")
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: torch.Tensor) -> None:
+        raise NotImplementedError
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple, inputs: torch.Tensor, draw: Callable[[torch.Size], torch.Tensor]
+    ) -> tuple[torch.Tensor, int]:
+        inputs = inputs.movedim(in_dims[0], 0)
+        return inputs * draw(inputs.shape), 0
+
+
+def _linear(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """F.linear, of shapes that make the bits independent of the row.
+
+    MKL sums in another order for operands at other addresses (modulo 16 bytes on the CPU at hand). In the stacks that
+    `vmap` makes of inputs, outputs and their gradients, all rows begin equally only if their sizes are multiples of
+    that; where they are not, zeros are added.
+    """
+    outputs, features = weight.shape
+    samples = inputs.shape[:-1].numel()
+    more_outputs = -outputs % _ALIGNED if samples * outputs % _ALIGNED or features * outputs % _ALIGNED else 0
+    more_features = -features % _ALIGNED if samples * features % _ALIGNED else 0
+    if not more_outputs and not more_features:
+        return F.linear(inputs, weight, bias)
+    inputs = F.pad(inputs, (0, more_features))
+    weight = F.pad(weight, (0, more_features, 0, more_outputs))
+    return F.linear(inputs, weight, None if bias is None else F.pad(bias, (0, more_outputs)))[..., :outputs]
+
+
+def _rows(like: torch.Tensor, count: int, size: int) -> torch.Tensor:
+    """Return a matrix of zeros whose rows begin at equally aligned addresses.
+
+    There is a gap after each row, even where it is not needed for that: an elementwise kernel then treats the rows one
+    by one, the same numbers of each in vector registers and the rest at the end, and not all rows as one.
+    """
+    return like.new_zeros(count, (size // _ALIGNED + 1) * _ALIGNED)[:, :size]
+
+
+def _lstm(
+    inputs: torch.Tensor,
+    start: Sequence[torch.Tensor],
+    weights: Sequence[torch.Tensor],
+    biases: bool,
+    layers: int,
+    dropout: float,
+    training: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """nn.LSTM by its equations, since `vmap` has none."""
+    per_layer = 4 if biases else 2
+    if isinstance(start, torch.Tensor) or bidirectional or (dropout and training) or len(weights) != per_layer * layers:
+        raise NotImplementedError("an LSTM with packed sequences, two directions, dropout or projections")
+    states = inputs.transpose(0, 1) if batch_first else inputs
+    last: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for layer in range(layers):
+        from_inputs, from_hidden, *bias = weights[per_layer * layer : per_layer * (layer + 1)]
+        hidden, cell = (s[layer] for s in start)
+        outputs = []
+        for gates in _linear(states, from_inputs, bias[0] + bias[1] if bias else None).unbind(0):
+            write, forget, new, read = (gates + _linear(hidden, from_hidden)).chunk(4, dim=-1)
+            cell = forget.sigmoid() * cell + write.sigmoid() * new.tanh()
+            hidden = read.sigmoid() * cell.tanh()
+            outputs.append(hidden)
+        states = torch.stack(outputs)
+        last.append((hidden, cell))
+    hiddens, cells = (torch.stack(each) for each in zip(*last, strict=True))
+    return states.transpose(0, 1) if batch_first else states, hiddens, cells

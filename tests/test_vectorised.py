@@ -1,0 +1,347 @@
+"""The vectorised trainer: what the loop gives for each client, and the same bits in whatever company."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from rayfl.config import LocalConfig, ModelConfig
+from rayfl.models import ZOO, FlatModel, build_model
+from rayfl.training import loop
+from rayfl.training.terms import FlatPull, ParameterContrast, Partner, RepresentationContrast
+from rayfl.training.trainee import Trainee
+from rayfl.training.vectorised import DENSE_GROUP, GROUP, faster_together, train_together, vectorisable
+
+CLASSES, VOCABULARY, LR = 5, 11, 0.05
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """As in workers."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def of_the_zoo(name: str) -> FlatModel:
+    architecture = ZOO[name]
+    text = architecture.takes == "text"
+    side = max(architecture.smallest, 8)
+    options = {"width": 8} if name.startswith("resnet") else {"hidden": 16} if text else {}
+    config = ModelConfig(name=name, options=options)
+    shape = (6,) if text else (1, side, side)
+    return FlatModel(build_model(config, shape, CLASSES, VOCABULARY if text else None, seed=1))
+
+
+def shape_for(name: str) -> tuple[int, ...]:
+    return (6,) if ZOO[name].takes == "text" else (1, *[max(ZOO[name].smallest, 8)] * 2)
+
+
+def samples(count: int, shape: tuple[int, ...], seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images; or, where the shape is that of a text, characters."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(0, CLASSES, (count,), generator=generator)
+    if shape == (6,):
+        return torch.randint(0, VOCABULARY, (count, *shape), generator=generator), labels
+    return torch.randn(count, *shape, generator=generator), labels
+
+
+def trainees(model: FlatModel, shape: tuple[int, ...], sizes: list[list[int]], **terms: Any) -> list[Trainee]:
+    """Return one trainee per list of batch sizes, all with different starts, data and seeds."""
+    generator = torch.Generator().manual_seed(2)
+    starts = model.vector * (1 + 0.5 * torch.rand(len(sizes), model.layout.size, generator=generator))
+    return [
+        Trainee(start, [samples(n, shape, 100 * at + step) for step, n in enumerate(each)], seed=at, **terms)
+        for at, (start, each) in enumerate(zip(starts, sizes, strict=True))
+    ]
+
+
+def by_the_loop(model: FlatModel, trainee: Trainee, local: LocalConfig) -> torch.Tensor:
+    before = model.copy()
+    with torch.random.fork_rng(devices=[]):
+        trained = loop.train_alone(model, trainee, local, LR).clone()
+    model.load(before)
+    return trained
+
+
+def assert_as_the_loop(model: FlatModel, everyone: list[Trainee], local: LocalConfig) -> None:
+    together = train_together(model, everyone, local, LR)
+    assert len(together) == len(everyone)
+    for trainee, got in zip(everyone, together, strict=True):
+        expected = by_the_loop(model, trainee, local)
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+        assert trainee.batches == [] or (expected - trainee.start).abs().max() > 1e-3  # else it would say nothing
+
+
+RAGGED = [[6, 6, 4], [6, 6], [5, 6, 2], [3, 3, 3]]
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_every_network_of_the_zoo_is_trained_as_the_loop_trains_it(name: str) -> None:
+    """Clients with fewer samples than a batch, and with other numbers of steps; batch norm, dropout, LSTM."""
+    model = of_the_zoo(name)
+    assert_as_the_loop(model, trainees(model, shape_for(name), RAGGED), LocalConfig(steps=3, batch_size=6))
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_no_bit_of_a_result_depends_on_the_company_or_the_place_in_it(name: str) -> None:
+    model, local = of_the_zoo(name), LocalConfig(steps=2, batch_size=6, momentum=0.9)
+    one, *others = trainees(model, shape_for(name), [[6, 5], [6, 6], [6, 4, 6], *[[6]] * GROUP])
+    (alone,) = train_together(model, [one], local, LR)
+    for company in ([*others[:2], one], [one, *others], [*others, one, one]):
+        together = train_together(model, company, local, LR)
+        for trainee, got in zip(company, together, strict=True):
+            assert trainee is not one or torch.equal(got, alone)
+
+
+class Own(nn.Module):
+    """A user's network: frozen weights, a constant, noise by a function, samples that see each other, tied weights."""
+
+    constant: torch.Tensor
+    calls: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(8, 7), nn.Linear(7, 7), nn.Linear(7, CLASSES)
+        self.again = nn.Linear(7, 7)
+        self.again.weight = self.second.weight
+        self.second.weight.requires_grad_(False)
+        self.register_buffer("constant", torch.tensor(0.5), persistent=False)
+        self.register_buffer("calls", torch.tensor(0))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        hidden = F.dropout(self.first(inputs.flatten(1)[:, :8]).tanh(), 0.3, self.training)
+        hidden = self.again(self.second(hidden) + self.constant * (hidden - hidden.mean(0)))
+        return self.head(hidden.relu())
+
+
+def layers(*modules: nn.Module) -> Callable[[], nn.Module]:
+    return lambda: nn.Sequential(*modules, nn.Flatten(), nn.LazyLinear(CLASSES))
+
+
+class Twice(nn.Module):
+    """One module under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, CLASSES)
+        self.again = self.first
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.second(self.again(self.first(inputs[:, 0, 0]).tanh()))
+
+
+class Recurrent(nn.Module):
+    """Three layers of LSTM, time first, no bias, and all three of its outputs used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(8, 7, num_layers=3, bias=False)
+        self.head = nn.Linear(7, CLASSES)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        states, (hidden, cell) = self.lstm(inputs[:, 0].transpose(0, 1))
+        return self.head(states.mean(0) + hidden[0] + cell[1])
+
+
+NETWORKS = {
+    "user's own": Own,
+    "twice": Twice,
+    "recurrent": Recurrent,
+    "odd sizes": layers(nn.Flatten(), nn.Linear(64, 7), nn.Sigmoid(), nn.Linear(7, 3), nn.GELU()),
+    "dropout": layers(nn.Dropout(0.2), nn.Conv2d(1, 3, 3), nn.Dropout(0.5, inplace=True), nn.ReLU()),
+    "batch norm": layers(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Dropout(), nn.Conv2d(3, 2, 3)),
+    "other norms": layers(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.LayerNorm(6), nn.InstanceNorm2d(4)),
+}
+
+
+def network(kind: str) -> FlatModel:
+    torch.manual_seed(0)
+    module = NETWORKS[kind]()
+    module(torch.zeros(2, 1, 8, 8))  # settles the lazy layer
+    return FlatModel(module)
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_other_layers_momentum_and_weight_decay_are_as_in_the_loop(kind: str, momentum: float) -> None:
+    model = network(kind)
+    assert vectorisable(model, samples(6, (1, 8, 8), 0)[0]) is None
+    local = LocalConfig(steps=3, batch_size=6, momentum=momentum, weight_decay=0.1)
+    assert_as_the_loop(model, trainees(model, (1, 8, 8), [*RAGGED, []]), local)
+
+
+def terms_of(kind: str, model: FlatModel, at: int) -> dict[str, Any]:
+    """Return the terms of client `at`; every third has none."""
+    generator = torch.Generator().manual_seed(at)
+    models = model.vector * (1 + torch.rand(3, model.layout.size, generator=generator))
+    if at % 3 == 2:
+        return {}
+    if kind == "pulls":
+        parts = [model.layout.part(name) for name in ("all", "head", "backbone", 1)]
+        return {"pulls": [FlatPull(models[0, part], 0.1 * (i + 1), part) for i, part in enumerate(parts)]}
+    if kind == "partner":
+        return {"partner": Partner(models[0])}
+    on_parameters = ParameterContrast(models, at % 2, 0.5, 2.0, model.layout.part("dense"))
+    on_samples = RepresentationContrast(models, at % 2, 0.5, 0.8)
+    contrasts = {"parameters": [on_parameters], "representations": [on_samples]}
+    return {"contrasts": contrasts.get(kind, [on_samples, on_parameters])}
+
+
+ALL = ["pulls", "partner", "parameters", "representations", "both contrasts"]
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+@pytest.mark.parametrize("terms", ["pulls", "partner", "both contrasts"])
+def test_odd_sizes_do_not_let_the_place_into_the_bits(kind: str, terms: str) -> None:
+    """MKL sums in an order that depends on where its operands lie in memory; see `_linear`."""
+    model, local = network(kind), LocalConfig(steps=2, batch_size=7)
+    trainee = replace(trainees(model, (1, 8, 8), [[7, 7]])[0], **terms_of(terms, model, 0))
+    first, *rest = train_together(model, [trainee] * GROUP, local, 10.0)
+    assert first.isfinite().all()
+    assert all(torch.equal(each, first) for each in rest)
+
+
+@pytest.mark.parametrize("terms", ALL)
+@pytest.mark.parametrize("name", ["mlp", "odd sizes"])
+def test_the_bits_of_a_dense_network_do_not_depend_on_the_number_of_rows(name: str, terms: str) -> None:
+    torch.manual_seed(0)
+    odd = nn.Sequential(nn.Flatten(), nn.Linear(64, 7), nn.ReLU(), nn.Linear(7, 3), nn.Dropout(), nn.Linear(3, CLASSES))
+    model = of_the_zoo(name) if name == "mlp" else FlatModel(odd)
+    everyone = [
+        replace(trainee, **terms_of(terms, model, 3 * at))
+        for at, trainee in enumerate(trainees(model, (1, 8, 8), [[7, 7, 5]] * (DENSE_GROUP + 5)))
+    ]
+    local = LocalConfig(steps=3, batch_size=7, weight_decay=0.1)
+    all_of_them = train_together(model, everyone, local, LR)
+    for count in (1, 2, 3, 5, 8, DENSE_GROUP):
+        for got, expected in zip(train_together(model, everyone[:count], local, LR), all_of_them, strict=False):
+            assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize("network_kind", ["user's own", "batch norm", "dropout"])
+def test_every_term_is_that_of_the_loop_also_where_some_clients_have_none(kind: str, network_kind: str) -> None:
+    model = network(network_kind)
+    plain = trainees(model, (1, 8, 8), [[6, 6, 4], [6, 6], [6, 4], [3, 6, 6]])
+    with_terms = [replace(trainee, **terms_of(kind, model, at)) for at, trainee in enumerate(plain)]
+    local = LocalConfig(steps=3, batch_size=6, momentum=0.5)
+    assert_as_the_loop(model, with_terms, local)
+    moved = train_together(model, with_terms, local, LR)
+    unmoved = train_together(model, plain, local, LR)
+    differences = [(a - b).abs().max().item() for a, b in zip(moved, unmoved, strict=True)]
+    assert differences[2] == 0
+    assert min(differences[:2]) > 1e-4
+
+
+@pytest.mark.parametrize("kind", ["partner", "parameters", "representations"])
+def test_the_bits_are_the_same_whether_the_others_have_the_same_models_or_their_own(kind: str) -> None:
+    model, local = network("dropout"), LocalConfig(steps=2, batch_size=6)
+    plain = trainees(model, (1, 8, 8), [[6, 6]] * 3)
+    terms = [terms_of(kind, model, at) for at in (0, 1, 3)]
+    one, same, other = (replace(t, **own) for t, own in zip(plain, [terms[0], terms[0], terms[2]], strict=True))
+    shared = train_together(model, [one, same], local, LR)[0]
+    apart = train_together(model, [other, one], local, LR)[1]
+    assert torch.equal(shared, apart)
+
+
+def test_frozen_weights_are_moved_by_weight_decay_and_pulls_only() -> None:
+    model = network("user's own")
+    where = model.layout.slices[model.layout.names.index("second.weight")]
+    trainee = trainees(model, (1, 8, 8), [[6, 6]])[0]
+    (plain,) = train_together(model, [trainee], LocalConfig(steps=2, batch_size=6), LR)
+    assert torch.equal(plain[where], trainee.start[where])
+    (decayed,) = train_together(model, [trainee], LocalConfig(steps=2, batch_size=6, weight_decay=0.1), LR)
+    torch.testing.assert_close(decayed[where], trainee.start[where] * (1 - LR * 0.1) ** 2)
+
+
+def test_training_changes_nothing_but_what_it_returns() -> None:
+    model = network("batch norm")
+    plain = trainees(model, (1, 8, 8), [[6, 6], [6, 4]])
+    everyone = [replace(t, **terms_of("both contrasts", model, 0)) for t in plain]
+    before = model.copy(), [t.start.clone() for t in everyone], [t.contrasts[0].models.clone() for t in everyone]
+    counters = [b.clone() for b in model.module.buffers()]
+    state = torch.get_rng_state()
+    train_together(model, everyone, LocalConfig(steps=2, batch_size=6), LR)
+    assert vectorisable(model, samples(6, (1, 8, 8), 0)[0]) is None
+    assert torch.equal(model.vector, before[0])
+    assert all(torch.equal(t.start, b) for t, b in zip(everyone, before[1], strict=True))
+    assert all(torch.equal(t.contrasts[0].models, b) for t, b in zip(everyone, before[2], strict=True))
+    assert all(torch.equal(b, c) for b, c in zip(model.module.buffers(), counters, strict=True))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(m.training for m in model.module.modules())
+
+
+class Refused(nn.Module):
+    """A linear layer, after something that cannot be done for several clients as for one."""
+
+    def __init__(self, what: Callable[[torch.Tensor], torch.Tensor], *modules: nn.Module) -> None:
+        super().__init__()
+        self.what, self.modules_in_it, self.head = what, nn.ModuleList(modules), nn.Linear(8, CLASSES)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.head(self.what(inputs[:, 0, 0]))
+
+
+NOISE = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (lambda: Refused(lambda x: x * x.abs().max().item()), "item"),
+        (lambda: Refused(lambda x: x if x.sum() > 0 else -x), "control flow"),
+        (lambda: Refused(lambda x: x + torch.rand_like(x)), "random"),
+        (lambda: Refused(lambda x: x + torch.from_numpy(NOISE.normal(size=x.shape)).float()), "random"),
+        (lambda: Refused(nn.Identity(), nn.BatchNorm1d(3, momentum=None)), "momentum=None"),
+        (lambda: nn.Sequential(nn.Dropout2d(), nn.Flatten(), nn.Linear(64, CLASSES)), "random"),
+        (lambda: Refused(lambda x: F.dropout(x.t(), 0.5).t()), "not that of the loop"),
+    ],
+)
+def test_what_cannot_be_done_together_is_refused_with_a_reason(module: Callable[[], nn.Module], reason: str) -> None:
+    model = FlatModel(module())
+    before = model.copy()
+    found = vectorisable(model, samples(6, (1, 8, 8), 0)[0])
+    assert found is not None
+    assert reason in found
+    assert torch.equal(model.vector, before)
+
+
+@pytest.mark.parametrize("lstm", [{"bidirectional": True}, {"dropout": 0.5, "num_layers": 2}, {"proj_size": 3}])
+def test_an_lstm_that_is_not_written_out_is_refused(lstm: dict[str, Any]) -> None:
+    module = Recurrent()
+    module.lstm = nn.LSTM(8, 7, **({"num_layers": 3} | lstm))
+    width = 14 if "bidirectional" in lstm else 3 if "proj_size" in lstm else 7
+    module.head = nn.Linear(width, CLASSES)
+    assert "LSTM with" in str(vectorisable(FlatModel(module), samples(6, (1, 8, 8), 0)[0]))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "shape", "batch_size", "device", "expected"),
+    [
+        ("mlp", {}, (1, 8, 8), 32, "cpu", True),
+        ("mlp", {}, (1, 28, 28), 32, "cpu", False),
+        ("mlp", {}, (1, 8, 8), 1000, "cpu", False),
+        ("digits_cnn", {}, (1, 8, 8), 10, "cpu", True),
+        ("digits_cnn", {}, (1, 28, 28), 10, "cpu", False),
+        ("digits_cnn", {"channels": 64}, (1, 8, 8), 10, "cpu", False),
+        ("digits_cnn", {"channels": 64}, (1, 8, 8), 10, "cuda:0", True),
+        ("thesis_fashion_mnist", {}, (1, 28, 28), 10, "cpu", False),
+        ("thesis_cifar10", {}, (3, 32, 32), 10, "cpu", False),
+        ("resnet18", {}, (3, 32, 32), 10, "cuda", False),
+        ("char_lstm", {}, (6,), 10, "cuda", False),
+    ],
+)
+def test_auto_trains_together_what_was_measured_to_be_faster(
+    name: str, options: dict[str, int], shape: tuple[int, ...], batch_size: int, device: str, expected: bool
+) -> None:
+    vocabulary = VOCABULARY if ZOO[name].takes == "text" else None
+    model = FlatModel(build_model(ModelConfig(name=name, options=options), shape, 10, vocabulary))
+    assert faster_together(model, batch_size, device) == expected
