@@ -1,6 +1,6 @@
 """From a config to all that can be known and checked before there is a federation: options, data, partition, model."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -36,6 +36,7 @@ def resolve(config: Config) -> Config:
 def prepare(config: Config) -> Prepared:
     """Load and check all that needs no cluster: options, data, partition, model."""
     from rayfl.data.sources import load_dataset  # pandas, and for the digits scikit-learn
+    from rayfl.models.zoo import wants_channels_last
 
     config = resolve(config)
     dataset = load_dataset(config.data, config.seed, config.partition.column)
@@ -49,6 +50,9 @@ def prepare(config: Config) -> Prepared:
     model = recipe.build()
     public = np.flatnonzero(dataset.is_test) if dataset.is_test.any() else np.sort(partition.test)
     config = config.model_copy(update={"training": _trainer(config, model, dataset, partition)})
+    if wants_channels_last(config.model, config.training):
+        recipe = replace(recipe, channels_last=True)
+        model = recipe.build()
     cost = samples_seen(partition.n_train, config.local)
     facts = Facts(partition.n_train, partition.n_test, cost, model.layout, model.numpy(), public, recipe)
     return Prepared(config, dataset, partition, facts)

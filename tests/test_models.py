@@ -9,9 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from rayfl.config import ModelConfig
+from rayfl.config import LocalConfig, ModelConfig
 from rayfl.errors import InputError
 from rayfl.models import ZOO, FlatModel, build_model
+from rayfl.training.loop import train
+from rayfl.training.stacked import stacked_logits
 
 # name, input shape, classes, vocabulary, parameters by hand, float buffers (2 per channel of a batch norm)
 NETS = [
@@ -625,3 +627,23 @@ def test_a_head_that_cannot_be_is_told(module: nn.Module, head: str | None, told
         FlatModel(module, head)
     for part in told:
         assert part in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["digits_cnn", "thesis_fashion_mnist", "thesis_cifar10", "fedac_cnn", "resnet9"])
+def test_weights_with_the_channels_last_are_the_same_network_trained_and_stacked(name: str) -> None:
+    """Only where numbers lie in the vector differs: logits, a step of training and stacked passes agree."""
+    shape = (3, 16, 16)
+    inputs = torch.randn(6, *shape, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(6)
+    found = []
+    for last in (False, True):
+        model = FlatModel(build_model(ModelConfig(name=name), shape, 10, None, seed=0), channels_last=last)
+        weight = next(p for p in model.module.parameters() if p.dim() == 4 and p.shape[1] > 1)
+        assert weight.is_contiguous(memory_format=torch.channels_last) == last
+        stacked = stacked_logits(model, model.vector[None] * torch.tensor([[1.0], [0.5]]), inputs)
+        train(model, [(inputs, labels)] * 2, LocalConfig(steps=2, momentum=0.9), lr=0.01)
+        found.append((stacked, torch.cat([t.reshape(-1) for t in model.module.parameters()]).detach()))
+    torch.testing.assert_close(found[0][0], found[1][0], rtol=1e-4, atol=1e-5)
+    start = torch.cat([t.detach().reshape(-1) for t in build_model(ModelConfig(name=name), shape, 10).parameters()])
+    # By length: where two numbers of a map are nearly equal, max pooling may pass the gradient to the other one.
+    assert (found[1][1] - found[0][1]).norm() < 0.02 * (found[0][1] - start).norm()

@@ -108,13 +108,14 @@ class Recipe:
     classes: int
     vocabulary: int | None
     seed: int
+    channels_last: bool = False
 
     def build(self, index: int = 0) -> "FlatModel":
         """Return the network in its initial state number `index`."""
         from rayfl.models import FlatModel, build_model  # torch: only where networks are built
 
         module = build_model(self.config, self.input_shape, self.classes, self.vocabulary, self.seed, index)
-        return FlatModel(module, self.config.head)
+        return FlatModel(module, self.config.head, channels_last=self.channels_last)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from rayfl.errors import ClientError
 from rayfl.federation.client_state import ClientState, ClientStates
 from rayfl.federation.orders import EvaluateOrder, Given, TrainOrder
 from rayfl.models import FlatModel, Part, build_model
+from rayfl.models.zoo import wants_channels_last
 from rayfl.randomness import Purpose, generator, torch_seed
 from rayfl.training.batches import draw_batches
 from rayfl.training.evaluation import score_together
@@ -42,7 +43,8 @@ class Worker:
         self.config, self.dataset, self.partition = config, dataset, partition
         self.device = torch.device(device)
         module = build_model(config.model, dataset.input_shape, dataset.classes, dataset.vocabulary, config.seed)
-        self.model = FlatModel(module, config.model.head, self.device)
+        last = wants_channels_last(config.model, config.training)
+        self.model = FlatModel(module, config.model.head, self.device, last)
         self.layout = self.model.layout
         self.initial = self.model.numpy()
         self.states = ClientStates(self.layout.size, config.state.memory_mb * 2**20, config.state.dir)

@@ -21,27 +21,37 @@ class FlatModel:
     adds to the gradient in place; clear it with `gradient.zero_()`, since `module.zero_grad()` would cut the
     views loose. Parameters that do not require a gradient keep one of zero.
 
+    With `channels_last` the weights of 2-d convolutions lie so in the vector, and maps between layers in memory, that
+    a CPU goes through them faster; a network that calls `view` on such maps would fail.
+
     >>> model = FlatModel(nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 1)))
     >>> model.layout.backbone, model.layout.head
     (slice(0, 8, None), slice(8, 11, None))
     """
 
-    def __init__(self, module: nn.Module, head: str | None = None, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        head: str | None = None,
+        device: torch.device | str = "cpu",
+        channels_last: bool = False,
+    ) -> None:
         for name, parameter in module.named_parameters():
             if not parameter.is_floating_point():  # .to(float32) would drop the imaginary part
                 raise InputError(f"{type(module).__name__} has parameters that are not real numbers: {name}")
         self.module = module.to(device=device, dtype=torch.float32)
         self._head = _find_head(module, head)
-        self.layout, tensors = _lay_out(module, self._head)
-        self.vector = torch.cat([t.detach().reshape(-1) for t in tensors])
+        self.layout, tensors = _lay_out(module, self._head, channels_last)
+        each = list(zip(tensors, self.layout.slices, self.layout.shapes, self.layout.channels_last, strict=True))
+        self.vector = torch.cat([(t.movedim(1, -1) if last else t).detach().reshape(-1) for t, *_, last in each])
         self._networks: dict[bool, Network] = {}
         self.gradient = torch.zeros(self.layout.parameters, device=self.vector.device)
-        for tensor, where, shape in zip(tensors, self.layout.slices, self.layout.shapes, strict=True):
+        for tensor, where, shape, last in each:
             # Through .data the Parameter objects stay the same, so modules that keep references of their own
             # to them (LSTM, tied weights) see the views too.
-            tensor.data = self.vector[where].view(shape)
+            tensor.data = unflattened(self.vector[where], shape, last)
             if where.stop <= self.layout.parameters:
-                tensor.grad = self.gradient[where].view(shape)
+                tensor.grad = unflattened(self.gradient[where], shape, last)
 
     def load(self, vector: np.ndarray | torch.Tensor) -> None:
         """Copy `vector` in. It may be read-only, as arrays out of shared memory are, and is never aliased."""
@@ -87,6 +97,14 @@ class FlatModel:
                 " one: name another module"
             )
         return seen[0], logits
+
+
+def unflattened(piece: torch.Tensor, shape: tuple[int, ...], channels_last: bool) -> torch.Tensor:
+    """Return a piece of a flat vector as the tensor it is, a view."""
+    if not channels_last:
+        return piece.view(shape)
+    out, channels, height, width = shape
+    return piece.view(out, height, width, channels).movedim(-1, 1)
 
 
 class Network(nn.Module):
@@ -148,7 +166,7 @@ def _dense_start(module: nn.Module, layers: list[tuple[str, slice]], end: int) -
     return end
 
 
-def _lay_out(module: nn.Module, head: str) -> tuple[Layout, list[torch.Tensor]]:
+def _lay_out(module: nn.Module, head: str, channels_last: bool) -> tuple[Layout, list[torch.Tensor]]:
     """Return the layout and the module's tensors in its order."""
     # A shared parameter has several names and is counted once. If any of its owners is outside the head,
     # training the backbone changes it, so there it belongs.
@@ -173,6 +191,7 @@ def _lay_out(module: nn.Module, head: str) -> tuple[Layout, list[torch.Tensor]]:
     slices = tuple(slice(end - t.numel(), end) for end, (_, t) in zip(ends, tensors, strict=True))
     parameters = sum(p.numel() for _, p in (*backbone, *top))
     split = sum(p.numel() for _, p in backbone)
+    convolved = {m.weight for m in module.modules() if isinstance(m, nn.Conv2d)}
     layers: list[tuple[str, slice]] = []
     for (name, _), where in zip((*backbone, *top), slices, strict=False):
         owner = name.rpartition(".")[0]
@@ -184,6 +203,7 @@ def _lay_out(module: nn.Module, head: str) -> tuple[Layout, list[torch.Tensor]]:
         names=tuple(n for n, _ in tensors),
         slices=slices,
         shapes=tuple(tuple(t.shape) for _, t in tensors),
+        channels_last=tuple(channels_last and t in convolved for _, t in tensors),
         parameters=parameters,
         size=ends[-1],
         backbone=slice(0, split),

@@ -19,6 +19,8 @@ class Layout:
     names: tuple[str, ...]
     slices: tuple[slice, ...]
     shapes: tuple[tuple[int, ...], ...]
+    channels_last: tuple[bool, ...]
+    """Whether a tensor of shape (out, in, height, width) lies in the vector as (out, height, width, in)."""
     parameters: int
     """P: how many numbers are trained."""
     size: int

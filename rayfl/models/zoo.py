@@ -311,6 +311,16 @@ ZOO: dict[str, Architecture] = {
 }
 
 
+def wants_channels_last(config: ModelConfig, training: str) -> bool:
+    """Tell whether a network's maps should lie in memory with the channels last: by its name and the trainer alone.
+
+    The loop trainer's step against the plain layout, one thread of a CPU, batch 32 / 10: thesis_fashion_mnist 1.38 /
+    1.35 times faster, digits_cnn 1.31 / 1.29, thesis_cifar10 1.07 / 1.09, fedac_cnn 1.07 / 1.02, the others within
+    noise of 1. Networks of users' own may call `view`, which such maps do not have.
+    """
+    return training == "loop" and config.name in ZOO
+
+
 def _build_from_zoo(config: ModelConfig, input_shape: Shape, classes: int, vocabulary: int | None) -> nn.Module:
     if config.name not in ZOO:
         raise InputError(

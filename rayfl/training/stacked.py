@@ -13,6 +13,7 @@ from torch.func import functional_call, vmap
 from torch.nn.functional import cross_entropy
 
 from rayfl.models import FlatModel
+from rayfl.models.flat import unflattened
 from rayfl.training.passes import CHUNK
 
 #: Models times samples in one pass of `vmap`; part of the bits too.
@@ -83,12 +84,18 @@ def _outputs(model: FlatModel, features: bool, stack: torch.Tensor, inputs: torc
     """Run the network with each row of the stack."""
     layout, network = model.layout, model.network(features)
     where_each = [
-        (network.places[name], where, shape)
-        for name, where, shape in zip(layout.names, layout.slices, layout.shapes, strict=True)
+        (network.places[name], where, shape, last)
+        for name, where, shape, last in zip(
+            layout.names, layout.slices, layout.shapes, layout.channels_last, strict=True
+        )
     ]
 
     def run(vector: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
-        tensors = {place: vector[where].view(shape) for places, where, shape in where_each for place in places}
+        tensors = {
+            place: unflattened(vector[where], shape, last)
+            for places, where, shape, last in where_each
+            for place in places
+        }
         output = functional_call(network, tensors, (part,), tie_weights=False)[0]
         return output.flatten(1) if features else output
 

@@ -59,6 +59,8 @@ def vectorisable(model: FlatModel, inputs: torch.Tensor) -> str | None:
     One step on `inputs`, a full batch of samples, is tried both ways. So whatever the network does, be it that `vmap`
     cannot follow it or that it draws random numbers of its own, shows here and not in the results.
     """
+    if any(model.layout.channels_last):
+        return "its weights lie with the channels last, which only the loop can follow"
     for name, module in model.module.named_modules():
         if isinstance(module, _BatchNorm) and module.momentum is None:
             return f"{name} (momentum=None) averages over a count of batches that is no part of the model"
