@@ -2,6 +2,7 @@
 
 Labels are only names: which number a cluster has does not matter, and there may be more of them on one side.
 Clients without a label on either side (-1, None, NaN) are left out; if nobody is left, the answer is NaN.
+scikit-learn takes a second to import, and a run should not wait for it before it starts: so it comes where it is used.
 """
 
 import math
@@ -11,9 +12,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import linear_sum_assignment
-from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
-from sklearn.metrics.cluster import contingency_matrix
+import scipy
 
 
 def adjusted_rand(true: Any, found: Any) -> float:
@@ -22,6 +21,8 @@ def adjusted_rand(true: Any, found: Any) -> float:
     >>> adjusted_rand([0, 0, 1, 1], [7, 7, 3, 3])
     1.0
     """
+    from sklearn.metrics import adjusted_rand_score
+
     return _score(adjusted_rand_score, true, found)
 
 
@@ -31,6 +32,8 @@ def normalised_mutual_information(true: Any, found: Any) -> float:
     >>> normalised_mutual_information([0, 0, 1, 1], [0, 1, 0, 1])
     0.0
     """
+    from sklearn.metrics import normalized_mutual_info_score
+
     return _score(normalized_mutual_info_score, true, found)
 
 
@@ -42,7 +45,7 @@ def purity(true: Any, found: Any) -> float:
     >>> purity([0, 0, 0, 1], [0, 0, 1, 1])
     0.75
     """
-    return _score(lambda t, f: contingency_matrix(t, f).max(axis=0).sum() / len(t), true, found)
+    return _score(lambda t, f: _together(t, f).max(axis=0).sum() / len(t), true, found)
 
 
 def misclustering(true: Any, found: Any) -> float:
@@ -55,8 +58,8 @@ def misclustering(true: Any, found: Any) -> float:
     """
 
     def error(true: np.ndarray, found: np.ndarray) -> float:
-        together = contingency_matrix(true, found)
-        rows, columns = linear_sum_assignment(together, maximize=True)
+        together = _together(true, found)
+        rows, columns = scipy.optimize.linear_sum_assignment(together, maximize=True)
         return 1 - together[rows, columns].sum() / len(true)
 
     return _score(error, true, found)
@@ -73,6 +76,13 @@ def _score(measure: Callable[[np.ndarray, np.ndarray], float], true: Any, found:
         # scikit-learn takes many labels for a regression by mistake; here each client may have its own.
         warnings.filterwarnings("ignore", message="The number of unique classes", category=UserWarning)
         return float(measure(first[known], second[known]))
+
+
+def _together(true: np.ndarray, found: np.ndarray) -> np.ndarray:
+    """Return how many clients each pair of a true and a found cluster has."""
+    from sklearn.metrics.cluster import contingency_matrix
+
+    return contingency_matrix(true, found)
 
 
 def _labels(labels: Any) -> np.ndarray:

@@ -15,10 +15,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.cluster.hierarchy import fcluster, linkage
-from scipy.optimize import linear_sum_assignment
-from scipy.spatial.distance import squareform
 
 from rayfl.clustering.similarity import Floats, cosine_distances, l2_distances, unit
 
@@ -185,9 +183,9 @@ def best_cut(distances: Floats, max_clusters: int) -> tuple[Labels, float]:
     best, highest = np.zeros(rows, np.int64), 0.0
     if rows < 4:
         return best, highest
-    tree = linkage(squareform(distances, checks=False), "average")
+    tree = scipy.cluster.hierarchy.linkage(scipy.spatial.distance.squareform(distances, checks=False), "average")
     for count in range(2, min(max_clusters, rows // 2) + 1):
-        labels = fcluster(tree, count, "maxclust")
+        labels = scipy.cluster.hierarchy.fcluster(tree, count, "maxclust")
         if labels.max() < count:  # a tie in the tree: this many cannot be told apart
             continue
         silhouette = _silhouette(distances, labels - 1)
@@ -299,7 +297,7 @@ def match_labels(previous: Labels, found: Labels, fresh: int | None = None) -> L
     both = (previous != NO_CLUSTER) & (found != NO_CLUSTER)
     overlap = np.zeros((len(new), len(old)), np.int64)
     np.add.at(overlap, (np.searchsorted(new, found[both]), np.searchsorted(old, previous[both])), 1)
-    rows, columns = linear_sum_assignment(-overlap)
+    rows, columns = scipy.optimize.linear_sum_assignment(-overlap)
     shared = overlap[rows, columns] > 0
     names = np.full(len(new), NO_CLUSTER)
     names[rows[shared]] = old[columns[shared]]

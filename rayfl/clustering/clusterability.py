@@ -1,7 +1,7 @@
 """Whether there is anything to cluster at all: the Hopkins statistic (FedTSDP, section 3.2.2)."""
 
 import numpy as np
-from scipy.spatial.distance import cdist
+import scipy
 
 from rayfl.clustering.similarity import Floats, Weights
 
@@ -33,8 +33,8 @@ def hopkins(points: Floats | Weights, rng: np.random.Generator, sample: int | No
         raise ValueError(f"sample is {sample}; it must be between 1 and the number of rows, {count}")
     drawn = rng.choice(count, draws, replace=False)
     places = rng.uniform(rows.min(axis=0), rows.max(axis=0), (draws, rows.shape[1]))
-    from_rows = cdist(rows[drawn], rows)
+    from_rows = scipy.spatial.distance.cdist(rows[drawn], rows)
     from_rows[np.arange(draws), drawn] = np.inf
-    z = float(cdist(places, rows).min(axis=1).sum())
+    z = float(scipy.spatial.distance.cdist(places, rows).min(axis=1).sum())
     v = float(from_rows.min(axis=1).sum())
     return z / (z + v) if z + v > 0 else 0.5

@@ -5,10 +5,8 @@ of where they come from. Clusters are numbered 0, 1, ... in order of their first
 """
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.cluster.hierarchy import cut_tree, fcluster
-from scipy.cluster.hierarchy import linkage as build_tree
-from scipy.spatial.distance import squareform
 
 from rayfl.clustering.cluster_number import Labels, _in_order_of_first
 from rayfl.clustering.similarity import BLOCK, Floats, Weights
@@ -89,11 +87,11 @@ def agglomerative(
         raise ValueError(f"clusters is {clusters}; it must be at least 1")
     if len(distances) < 2:
         return np.zeros(len(distances), np.int64)
-    tree = build_tree(squareform(distances, checks=False), linkage)
+    tree = scipy.cluster.hierarchy.linkage(scipy.spatial.distance.squareform(distances, checks=False), linkage)
     if clusters is None:
-        return _in_order_of_first(fcluster(tree, threshold, "distance"))
+        return _in_order_of_first(scipy.cluster.hierarchy.fcluster(tree, threshold, "distance"))
     # fcluster would give fewer where merges tie.
-    return _in_order_of_first(cut_tree(tree, min(clusters, len(distances))).ravel())
+    return _in_order_of_first(scipy.cluster.hierarchy.cut_tree(tree, min(clusters, len(distances))).ravel())
 
 
 def bipartition(similarity: Floats) -> Labels:

@@ -5,8 +5,8 @@ points, so numbers would change their meaning from round to round.
 """
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy.spatial.distance import cdist
 
 from rayfl.clustering.cluster_number import Labels
 from rayfl.clustering.similarity import BLOCK, Floats, Weights
@@ -88,7 +88,7 @@ def _squared_distances(points: Floats | Weights, centres: Floats | Weights) -> F
         part = slice(column, column + BLOCK)
         for row in range(0, len(points), _ROWS):
             rows = slice(row, row + _ROWS)
-            distances[rows] += cdist(points[rows, part], centres[:, part], "sqeuclidean")
+            distances[rows] += scipy.spatial.distance.cdist(points[rows, part], centres[:, part], "sqeuclidean")
     return distances
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.spatial.distance import pdist, squareform
 
 # 16,384 columns of 50 components are 3 MB: they stay in cache while every vector is projected.
 BLOCK = 16384
@@ -116,7 +116,8 @@ def l2_distances(sketches: Floats, squared: bool = False) -> Floats:
     >>> l2_distances(np.array([[0.0, 0.0], [3.0, 4.0]]), squared=True).tolist()
     [[0.0, 25.0], [25.0, 0.0]]
     """
-    return squareform(pdist(sketches, "sqeuclidean" if squared else "euclidean"))
+    distance = scipy.spatial.distance
+    return distance.squareform(distance.pdist(sketches, "sqeuclidean" if squared else "euclidean"))
 
 
 def squared_distances(vectors: Weights) -> Floats:

@@ -39,6 +39,8 @@ class ServerActor:
 
     def __init__(self, search_path: list[str]) -> None:
         prepare_process(search_path)
+        import sklearn.metrics  # noqa: F401 - the first round compares clusters: better now, while the data load
+
         self._server: Server
 
     def open(self, config: Config, facts: Facts, truth: Any, actors: Sequence[Actor]) -> None:
