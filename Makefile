@@ -32,8 +32,10 @@ lint: $(VENV)/.installed  ## format, lint and types, as CI checks them
 test: lint  ## format, lint, types and all tests
 	$(BIN)/python -m pytest
 
-bench: $(VENV)/.installed  ## speeds, as ratios measured in one run
-	$(BIN)/python benchmarks/similarity.py
+# One of them: make bench BENCH=round; a short form: make bench QUICK=--quick
+BENCH ?= round similarity scale peers
+bench: $(VENV)/.installed  ## speeds, as ratios measured in one run; on an idle machine
+	@set -e; for name in $(BENCH); do $(BIN)/python benchmarks/$$name.py $(QUICK); done
 
 clean:  ## forget the environment and the caches
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

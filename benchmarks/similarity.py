@@ -1,62 +1,147 @@
-"""Low-rank cosine similarity against the cosine of full weights: FedAC's convnet, 25 clients, 4 centres.
+"""Low-rank cosine similarity against the cosine and the L2 distance of full weights, by clients and parameters.
 
-    python benchmarks/similarity.py
+    python benchmarks/similarity.py [--quick]
 
-All on one thread, as actors compute; the variants take turns in each repetition, and medians are printed.
+Two questions that a server has: which of a few centres is a client most like (FedAC), and how alike is every client to
+every other. All on one thread, as rayfl computes; the variants take turns. Full weights of many clients do not fit
+into memory and would take hours: then a block of them is measured, some columns or some clients, and the time is
+scaled up (marked ~). `megabytes` is what the server must hold of its clients.
 """
 
-import time
 from collections.abc import Callable
-from statistics import median
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
+from measuring import Report, Row, compared, console, is_quick, seconds, take_turns, timed
+from scipy.spatial.distance import cdist
 from threadpoolctl import threadpool_limits
 
 from rayfl.clustering import cosine, fit_low_rank, project_all
-from rayfl.config import ModelConfig
-from rayfl.models import FlatModel, build_model
+from rayfl.clustering.similarity import BLOCK, LowRankMap
 
-CLIENTS, CENTRES, COMPONENTS, REPETITIONS = 25, 4, 50, 5
-
-
-def timed(work: Callable[[], object]) -> float:
-    begin = time.perf_counter()
-    work()
-    return time.perf_counter() - begin
-
-
-def full_cosine(clients: np.ndarray, centres: np.ndarray) -> np.ndarray:
-    norms = np.sqrt(np.einsum("ij,ij->i", clients, clients)[:, None] * np.einsum("ij,ij->i", centres, centres))
-    return clients @ centres.T / norms
+CENTRES, COMPONENTS = 4, 50
+MOST = 100_000_000  # numbers of one array of weights; all of it stays below 4 GB
+LOW, LOW_ALL, COSINE, L2 = "low rank", "low rank and projection", "full cosine", "full L2"
+FIT = "fit of the map, every 100 rounds"
 
 
 def main() -> None:
-    initial = FlatModel(build_model(ModelConfig(name="fedac_cnn"), (3, 32, 32), 10, None, seed=0)).numpy()
-    rng = np.random.default_rng(0)
-    clients = initial + 0.01 * rng.standard_normal((CLIENTS, len(initial)), dtype=np.float32)
-    centres = clients[:CENTRES].copy()
-    seconds: dict[str, list[float]] = {"fit": [], "project": [], "low rank": [], "full": []}
+    quick = is_quick(__doc__)
+    report = Report("similarity", quick)
+    sizes = [100, 1000] if quick else [100, 1_000, 10_000]
     with threadpool_limits(1):
-        for _ in range(REPETITIONS):
-            seconds["fit"].append(timed(lambda: fit_low_rank(clients, COMPONENTS)))
-            low_rank = fit_low_rank(clients, COMPONENTS)
-            seconds["project"].append(timed(lambda m=low_rank: project_all(m, list(clients), initial)) / CLIENTS)
-            sketches = project_all(low_rank, list(clients), initial)
-            some = sketches[:CENTRES]
-            seconds["low rank"].append(timed(lambda s=sketches, c=some: [cosine(s, c) for _ in range(100)]) / 100)
-            seconds["full"].append(timed(lambda: full_cosine(clients, centres)))
-    middle = {name: median(values) for name, values in seconds.items()}
-    table = Table(title=f"{len(initial):,} parameters, {CLIENTS} clients, {CENTRES} centres, D = {len(sketches[0])}")
-    table.add_column("what")
-    table.add_column("seconds", justify="right")
-    table.add_row("fit of the map (round 1, then every pca_every rounds)", f"{middle['fit']:.3f}")
-    table.add_row("a client projects its model (every round, on the clients' side)", f"{middle['project']:.4f}")
-    table.add_row("similarity per round at the server, low rank", f"{middle['low rank']:.6f}")
-    table.add_row("similarity per round at the server, full weights", f"{middle['full']:.4f}")
-    table.add_row("full / low rank", f"{middle['full'] / middle['low rank']:.0f} x")
-    Console().print(table)
+        for parameters in [60_000, 600_000] if quick else [60_000, 600_000, 5_000_000]:
+            low_rank, fitting = fitted(parameters)
+            report.add(fitting)
+            for clients in sizes:
+                report.add(*measured(clients, parameters, low_rank, 3 if quick else 5))
+    show(report)
+
+
+def show(report: Report) -> None:
+    by_variant = {(row.what, row.figure, row.variant): row for row in report.rows}
+
+    def of(row: Row, variant: str) -> Row:
+        return by_variant[row.what, row.figure, variant]
+
+    def time(row: Row, variant: str) -> str:
+        found = of(row, variant)
+        return "~ " * found.extrapolated + seconds(found.seconds)
+
+    def ratio(row: Row, variant: str) -> str:
+        """By the server's work alone, and by that with all clients' projections, which clients do at once."""
+        slow, fast, all_fast = of(row, variant).seconds, of(row, LOW).seconds, of(row, LOW_ALL).seconds
+        assert slow is not None and fast is not None and all_fast is not None
+        return f"{slow / fast:,.0f} x, {slow / all_fast:.1f} x"
+
+    report.show(
+        f"similarity by sketches (D = {COMPONENTS}) and by full weights, one thread; ~: measured on a part",
+        {
+            "clients, parameters": lambda row: row.what,
+            "what": lambda row: row.figure,
+            "sketches": lambda row: time(row, LOW),
+            "and projecting": lambda row: time(row, LOW_ALL),
+            "full cosine": lambda row: time(row, COSINE),
+            "x": lambda row: ratio(row, COSINE),
+            "full L2": lambda row: time(row, L2),
+            " x": lambda row: ratio(row, L2),
+            "MB held": lambda row: f"{row.megabytes:,.1f} / {of(row, COSINE).megabytes:,.0f}",
+        },
+        [row for row in report.rows if row.variant == LOW],
+    )
+    for row in report.rows:
+        if row.figure == FIT:
+            console().print(f"fit of the map on {COMPONENTS + 1} models of {row.what}: {seconds(row.seconds)}")
+
+
+def fitted(parameters: int) -> tuple[LowRankMap, Row]:
+    """Fit the map on as few models as D directions need; rayfl does so every 100 rounds."""
+    weights = some_weights(COMPONENTS + 1, parameters)
+    found: list[LowRankMap] = []
+    time = timed(lambda: found.append(fit_low_rank(weights, COMPONENTS)))
+    return found[0], Row(f"{parameters:,} parameters", "fit", FIT, time)
+
+
+def measured(clients: int, parameters: int, low_rank: LowRankMap, repetitions: int) -> list[Row]:
+    """Measure both questions for one size."""
+    what = f"{clients:,}, {parameters:,}"
+    sketches = np.random.default_rng(1).standard_normal((clients, COMPONENTS))
+    initial = np.zeros(parameters, np.float32)
+    some = some_weights(max(1, min(clients, 32, MOST // parameters)), parameters)
+    projecting = Scaled(partial(project_all, low_rank, list(some), initial), clients / len(some))
+    low_megabytes, full_megabytes = clients * COMPONENTS * 8 / 1e6, clients * parameters * 4 / 1e6
+    rows = []
+    for figure, others in (("to 4 centres", CENTRES), ("all pairs", clients)):
+        # So many columns that a turn of the slowest takes about a second.
+        narrow = min(parameters, max(16, 1_000_000_000 // (clients * others) // 16 * 16), MOST // clients)
+        wide = min(parameters, max(1024, narrow * 16 // 1024 * 1024), MOST // clients)
+        block = some_weights(clients, wide)
+        sides = {
+            LOW: Scaled(partial(cosine, sketches, sketches[:others])),
+            COSINE: Scaled(partial(full_cosine, block, block[:others]), parameters / wide),
+            L2: Scaled(partial(full_l2, block[:, :narrow], block[:others, :narrow]), parameters / narrow),
+            LOW_ALL: projecting,
+        }
+        turns = take_turns({name: side.work for name, side in sides.items()}, repetitions)
+        times = {name: [t * sides[name].factor for t, _ in turns[name]] for name in sides}
+        times[LOW_ALL] = [a + b for a, b in zip(times[LOW], times[LOW_ALL], strict=True)]
+        for name, side in sides.items():
+            row = compared(what, name, figure, times[name], LOW, times[LOW])
+            megabytes = low_megabytes if name in (LOW, LOW_ALL) else full_megabytes
+            rows.append(replace(row, megabytes=megabytes, extrapolated=side.factor > 1))
+    return rows
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A piece of work, and by how much its time is to be multiplied."""
+
+    work: Callable[[], object]
+    factor: float = 1.0
+
+
+def some_weights(clients: int, parameters: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal((clients, parameters), dtype=np.float32)
+
+
+def full_cosine(clients: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """One matrix product in float32, blockwise so that what is read stays in cache."""
+    products = np.zeros((len(clients), len(others)), np.float32)
+    squares, other_squares = np.zeros(len(clients), np.float32), np.zeros(len(others), np.float32)
+    for start in range(0, clients.shape[1], BLOCK):
+        a, b = clients[:, start : start + BLOCK], others[:, start : start + BLOCK]
+        products += a @ b.T
+        squares += np.einsum("ij,ij->i", a, a)
+        other_squares += np.einsum("ij,ij->i", b, b)
+    products /= np.sqrt(squares)[:, None]
+    products /= np.sqrt(other_squares)
+    return products
+
+
+def full_l2(clients: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """By differences, as K-means over weights needs it: the models of a federation lie close together."""
+    return cdist(clients, others, "sqeuclidean")
 
 
 if __name__ == "__main__":

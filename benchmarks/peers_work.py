@@ -1,0 +1,76 @@
+"""The work that the peers get, as files: the same samples, clients, network and initial weights as rayfl's.
+
+Knows torch and numpy only, since it is read in the peers' own environments.
+"""
+
+import json
+import sys
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+
+@dataclass(frozen=True)
+class PeerWork:
+    """Everything in memory, normalised: a peer is not to be slowed down by reading."""
+
+    module: nn.Module
+    inputs: torch.Tensor
+    labels: torch.Tensor
+    train: list[torch.Tensor]
+    test: list[torch.Tensor]
+    classes: int
+    steps: int
+    batch: int
+    lr: float
+
+    def batches(self, client: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Return the batches of one local training, drawn anew."""
+        samples = self.train[client]
+        chosen = samples[torch.randperm(len(samples))[: self.steps * self.batch]].split(self.batch)
+        return [(self.inputs[indices], self.labels[indices]) for indices in chosen]
+
+    def tests(self, client: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.inputs[self.test[client]], self.labels[self.test[client]]
+
+
+@cache
+def read(folder: str) -> PeerWork:
+    """Read the work, once per process."""
+    torch.set_num_threads(1)
+    with np.load(Path(folder) / "work.npz") as file:
+        arrays = {name: file[name] for name in file.files}
+    scale, shift = (torch.from_numpy(arrays[name])[:, None, None] for name in ("scale", "shift"))
+    train, test = (torch.from_numpy(arrays[name]).long() for name in ("train", "test"))
+    n_train, n_test = (np.diff(arrays[f"{name}_offsets"]).tolist() for name in ("train", "test"))
+    return PeerWork(
+        module=torch.load(Path(folder) / "model.pt", weights_only=False),
+        inputs=torch.from_numpy(arrays["inputs"]).float().mul_(scale).add_(shift),
+        labels=torch.from_numpy(arrays["labels"]).long(),
+        train=list(train.split(n_train)),
+        test=list(test.split(n_test)),
+        **json.loads((Path(folder) / "work.json").read_text()),
+    )
+
+
+@torch.no_grad()
+def scores(module: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, classes: int) -> tuple[float, float, float]:
+    """Return accuracy, macro-F1 and loss, as rayfl reports them for each client."""
+    logits = module.eval()(inputs)
+    predicted = logits.argmax(1)
+    hits = torch.bincount(labels[labels == predicted], minlength=classes)
+    both = torch.bincount(labels, minlength=classes) + torch.bincount(predicted, minlength=classes)
+    f1 = (2 * hits[both > 0] / both[both > 0]).mean()
+    return (predicted == labels).float().mean().item(), f1.item(), cross_entropy(logits, labels).item()
+
+
+def answer(stamps: list[float], accuracy: float) -> None:
+    """Print the seconds of each round but the first, whose end the first stamp is, and the last accuracy."""
+    seconds = [end - begin for begin, end in pairwise(stamps)]
+    print(json.dumps({"seconds": seconds, "accuracy": accuracy}), file=sys.stdout, flush=True)

@@ -1,0 +1,198 @@
+"""A round of rayfl against the same round of the bare two-process loop, by network and method.
+
+    python benchmarks/round.py [--quick]
+
+Both sides start, then take turns, round by round, the other one idle. A round is what a user waits for: training,
+evaluation of all clients, the server's work, and the rows on the disk.
+
+- training, evaluation: from the order until the last process has answered
+- clients: what a method asks of its clients besides (IFCA's losses, sketches, sums)
+- server: the server's own arithmetic
+- communication: models into the object store, the call from the driver, rows to Parquet; the bare loop has none
+- CPU: what the processes have computed, which says something on a busy machine too
+"""
+
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import ray
+import torch
+from bare_loop import BareLoop, Job, Timing
+from measuring import Report, Row, compared, console, cpu_seconds, is_quick, seconds, spread, take_turns
+from threadpoolctl import threadpool_limits
+from work import BATCH, PROCESSES, STEPS, WORKS, Work, configured
+
+from rayfl.models import build_model
+from rayfl.results import RunWriter, Storage
+from rayfl.screen import Screen
+from rayfl.simulation import Prepared, open_server, prepare
+
+#: Each with all parts of its work from the third round on: FedAC with both pulls, CAM without its warm-up.
+METHODS: dict[str, dict[str, Any]] = {
+    "fedavg": {"name": "watched:FedAvg"},
+    "ifca": {"name": "watched:IFCA", "clusters": 10},
+    "fedac": {"name": "watched:FedAC", "clusters": 4, "tune_from": 1},
+    "fesem + cam": {"name": "watched:FeSEM", "clusters": 5, "addons": ["cam"], "cam": {"warmup": 0}},
+}
+PARTITION = {"kind": "dirichlet", "alpha": 0.5}  # clients of unlike size
+WARM_UP = 2
+
+
+def main() -> None:
+    quick = is_quick(__doc__)
+    torch.set_num_threads(1)
+    report = Report("round", quick)
+    ray.init("local", num_cpus=PROCESSES, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    with tempfile.TemporaryDirectory() as name, threadpool_limits(1):
+        for work in [smaller(WORKS[0])] if quick else WORKS:
+            for method in METHODS:
+                report.add(*measured(work, method, Path(name), 2 if quick else 5))
+                show_last(report)
+    ray.shutdown()
+    show_all(report)
+
+
+def smaller(work: Work) -> Work:
+    return replace(work, clients=20, cohort=20, samples=2400)
+
+
+def measured(work: Work, method: str, folder: Path, repetitions: int) -> list[Row]:
+    """Let both sides take turns at one work and method."""
+    prepared = prepare(configured(work, METHODS[method], folder, PARTITION))
+    with bare_side(prepared, method) as bare, rayfl_side(prepared, folder) as rayfl:
+        ours, theirs = count(1), count(1)
+        turns = take_turns(
+            {
+                "rayfl": lambda: with_cpu(rayfl.run_round, next(ours), rayfl.pids),
+                "bare loop": lambda: with_cpu(bare.run_round, next(theirs), bare.pids),
+            },
+            repetitions,
+            WARM_UP,
+        )
+    whole = {side: [t for t, _ in turns[side]] for side in turns}
+    accuracy = {side: turns[side][-1][1].accuracy for side in turns}
+    note = f"accuracy {accuracy['rayfl']:.4f} / {accuracy['bare loop']:.4f}"
+    rows = [compared(work.title, method, "round", whole["rayfl"], "bare loop", whole["bare loop"], note)]
+    for figure in ("training", "evaluation", "clients", "server", "communication", "CPU"):
+        parts = {side: [timing.seconds[figure] for _, timing in turns[side]] for side in turns}
+        rows.append(compared(work.title, method, figure, parts["rayfl"], "bare loop", parts["bare loop"]))
+    share = median(t.seconds["server"] / s for s, t in turns["rayfl"])
+    rows.append(Row(work.title, method, "server / round", ratio=share, reference="rayfl", repetitions=repetitions))
+    return rows
+
+
+def with_cpu(run_round: Callable[[int], Timing], number: int, pids: Sequence[int]) -> Timing:
+    """Run a round and note what these processes and this one have computed meanwhile."""
+    before, here = cpu_seconds(pids), time.process_time()
+    timing = run_round(number)
+    timing.seconds["CPU"] = cpu_seconds(pids) - before + time.process_time() - here
+    return timing
+
+
+class Rayfl:
+    """rayfl's real engine, a round at a time, with its rows going to the disk."""
+
+    def __init__(self, server: Any, folder: Path) -> None:
+        storage = Storage(str(folder / f"run-{time.time_ns()}"))
+        storage.create()
+        self._server, self._writer = server, RunWriter(storage, "benchmark", "method", 0)
+        of_server = ray.get(server._server.__ray_call__.remote(lambda _: os.getpid()))
+        self.pids = [of_server, *(seat.pid for seat in server.seats)]
+
+    def run_round(self, number: int) -> Timing:
+        begin = time.perf_counter()
+        record = self._server.run_round(number)
+        self._writer.write_round(number, record.summary, record.clients, record.clusters, record.extras)
+        whole = time.perf_counter() - begin
+        asked = dict(record.extras["asked"])
+        timing = Timing(accuracy=record.summary["accuracy"])
+        timing.seconds |= {"training": asked.pop("train"), "evaluation": asked.pop("evaluate")}
+        timing.seconds["clients"] = sum(asked.values())
+        inside = record.summary["seconds_total"] - record.extras["shared"]
+        timing.seconds["server"] = inside - sum(timing.seconds.values())
+        timing.seconds["communication"] = whole - inside
+        return timing
+
+
+@contextmanager
+def rayfl_side(prepared: Prepared, folder: Path) -> Iterator[Rayfl]:
+    """Open rayfl's server as a run does, on the Ray that this process has."""
+    with open_server(prepared, Screen(quiet=True)) as server:
+        yield Rayfl(server, folder)
+
+
+@contextmanager
+def bare_side(prepared: Prepared, method: str) -> Iterator[BareLoop]:
+    """Start the bare loop on what rayfl has loaded: the same samples, clients and initial models."""
+    config, dataset, partition = prepared.config, prepared.dataset, prepared.partition
+    scale, shift = (torch.from_numpy(v)[:, None, None] for v in (dataset.scale, dataset.shift))
+    job = Job(
+        module=build_model(config.model, dataset.input_shape, dataset.classes, seed=config.seed),
+        head="head",
+        inputs=torch.from_numpy(dataset.inputs).float().mul_(scale).add_(shift).share_memory_(),
+        labels=torch.from_numpy(dataset.labels.astype(np.int64)).share_memory_(),
+        classes=dataset.classes,
+        train=partition.train,
+        train_offsets=partition.train_offsets,
+        test=partition.test,
+        test_offsets=partition.test_offsets,
+        cohort=config.cohort_size(partition.clients),
+        steps=STEPS,
+        batch=BATCH,
+        lr=config.local.lr,
+        seed=config.seed,
+    )
+    # IFCA's models differ from the start, the other methods' are the initial one.
+    several = [
+        prepared.facts.recipe.build(k if method == "ifca" else 0) for k in range(METHODS[method].get("clusters", 1))
+    ]
+    bare = BareLoop(job, method, np.stack([model.numpy() for model in several]), PROCESSES)
+    try:
+        yield bare
+    finally:
+        bare.close()
+
+
+def show_last(report: Report) -> None:
+    row = next(r for r in reversed(report.rows) if r.figure == "round")
+    console().print(f"{row.what}, {row.variant}: {spread(row)}, {row.note}")
+
+
+def show_all(report: Report) -> None:
+    by_figure = {(row.what, row.variant, row.figure): row for row in report.rows}
+
+    def part(row: Row, figure: str) -> str:
+        found = by_figure[row.what, row.variant, figure]
+        return f"{seconds(found.seconds)} / {seconds(found.reference_seconds)}"
+
+    report.show(
+        f"one round, rayfl / bare loop, {PROCESSES} processes, {STEPS} steps of {BATCH}, evaluation of all clients",
+        {
+            "network": lambda row: row.what,
+            "method": lambda row: row.variant,
+            "ratio": spread,
+            "CPU": lambda row: f"{by_figure[row.what, row.variant, 'CPU'].ratio:.2f}",
+            "round": lambda row: part(row, "round"),
+            "training": lambda row: part(row, "training"),
+            "evaluation": lambda row: part(row, "evaluation"),
+            "clients": lambda row: part(row, "clients"),
+            "server": lambda row: part(row, "server"),
+            "comm.": lambda row: seconds(by_figure[row.what, row.variant, "communication"].seconds),
+            "server / round": lambda row: f"{by_figure[row.what, row.variant, 'server / round'].ratio or 0:.1%}",
+        },
+        [row for row in report.rows if row.figure == "round"],
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""How rounds, start-up and memory grow from 1,000 to 100,000 clients, with a cohort of 100.
+
+    python benchmarks/scale.py [--quick]
+
+A run of each size has a process of its own as driver and a Ray of its own; when all have started, they take turns,
+round by round. FedAvg keeps nothing of its clients, FedAC the models of those who have trained. Rounds are without
+evaluation, which must grow with the clients; everybody is tested once, in the end. Memory is PSS, where pages shared by
+several processes count in parts; it grows with the samples too, whose size is told beside it.
+"""
+
+import os
+import tempfile
+import time
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from measuring import Report, Row, compared, console, is_quick, pss, seconds, spread, take_turns
+from work import Work, configured
+
+from rayfl.screen import Screen
+from rayfl.simulation import open_server, prepare
+
+COHORT, SAMPLES = 100, 10  # samples of a client, of which 8 are for training
+METHODS: dict[str, dict[str, Any]] = {"fedavg": {"name": "fedavg"}, "fedac": {"name": "fedac"}}
+EVERY = 100_000  # the round in which everybody is tested
+
+
+@dataclass(frozen=True)
+class Started:
+    """What comes before the first round: seconds to load and deal the data, seconds to open the server, MB of data."""
+
+    prepare: float
+    open: float
+    data: float
+
+
+def main() -> None:
+    quick = is_quick(__doc__)
+    report = Report("scale", quick)
+    sizes = [1_000, 10_000] if quick else [1_000, 10_000, 100_000]
+    with tempfile.TemporaryDirectory() as name:
+        for method in METHODS:
+            report.add(*measured(method, sizes, Path(name), 5 if quick else 15))
+    show(report)
+
+
+def measured(method: str, sizes: list[int], folder: Path, repetitions: int) -> list[Row]:
+    """Run one method at all sizes, the runs taking turns."""
+    runs: dict[int, Connection] = {}
+    started: dict[int, Started] = {}
+    context = get_context("spawn")
+    processes = []
+    for size in sizes:
+        here, there = context.Pipe()
+        processes.append(context.Process(target=drive, args=(method, size, folder, there)))
+        processes[-1].start()
+        there.close()  # so that a run that dies ends the pipe
+        runs[size], started[size] = here, here.recv()
+        console().print(f"{method}, {size:,} clients: started")
+
+    def ask(size: int, what: str) -> Any:
+        runs[size].send(what)
+        return runs[size].recv()
+
+    turns = take_turns({str(size): partial(ask, size, "round") for size in sizes}, repetitions, warm_up=3)
+    rounds = {size: [t for t, _ in turns[str(size)]] for size in sizes}
+    memory = {size: ask(size, "memory") for size in sizes}
+    tested = {size: ask(size, "test") for size in sizes}
+    for run, process in zip(runs.values(), processes, strict=True):
+        run.send(None)
+        process.join()
+
+    rows, least = [], sizes[0]
+    for size in sizes:
+        what, reference = f"{size:,} clients", f"{least:,} clients"
+        rows.append(compared(what, method, "round", rounds[size], reference, rounds[least]))
+        for figure, values in {
+            "prepare": {s: started[s].prepare for s in sizes},
+            "open": {s: started[s].open for s in sizes},
+            "test everybody": tested,
+        }.items():
+            rows.append(compared(what, method, figure, [values[size]], reference, [values[least]]))
+        rows.append(Row(what, method, "data", megabytes=started[size].data))
+        for process_name, megabytes in memory[size].items():
+            before = memory[least][process_name]
+            rows.append(
+                Row(what, method, process_name, megabytes=megabytes, reference=reference, ratio=megabytes / before)
+            )
+            rows.append(Row(what, method, f"{process_name}, growth", megabytes=megabytes - before, reference=reference))
+    return rows
+
+
+def show(report: Report) -> None:
+    by_figure = {(row.what, row.variant, row.figure): row for row in report.rows}
+
+    def part(row: Row, figure: str) -> str:
+        return seconds(by_figure[row.what, row.variant, figure].seconds)
+
+    def megabytes(row: Row, figure: str) -> str:
+        growth = by_figure[row.what, row.variant, f"{figure}, growth"].megabytes
+        return f"{by_figure[row.what, row.variant, figure].megabytes:,.0f} ({growth:+,.0f})"
+
+    report.show(
+        f"cohort of {COHORT}; memory as PSS in MB, in brackets its growth; data: samples and who has which, in MB",
+        {
+            "clients": lambda row: row.what,
+            "method": lambda row: row.variant,
+            "round": lambda row: part(row, "round"),
+            "growth": spread,
+            "prepare": lambda row: part(row, "prepare"),
+            "open": lambda row: part(row, "open"),
+            "test everybody": lambda row: part(row, "test everybody"),
+            "data": lambda row: f"{by_figure[row.what, row.variant, 'data'].megabytes:,.0f}",
+            "driver": lambda row: megabytes(row, "driver"),
+            "server": lambda row: megabytes(row, "server"),
+            "actor": lambda row: megabytes(row, "actor"),
+        },
+        [row for row in report.rows if row.figure == "round"],
+    )
+
+
+# -- in the process of one run -----------------------------------------------------------------------------------
+
+
+def drive(method: str, clients: int, folder: Path, pipe: Connection) -> None:
+    """Do what `rayfl run` does, a round at a time, as the pipe asks for it."""
+    begin = time.perf_counter()
+    work = Work("", "digits_cnn", "tiny", clients, COHORT, clients * SAMPLES)
+    partition = {"kind": "dirichlet", "samples": [SAMPLES, SAMPLES]}
+    prepared = prepare(configured(work, METHODS[method], folder, partition, evaluate={"every": EVERY}))
+    ready = time.perf_counter()
+    data = (prepared.dataset, prepared.partition)
+    arrays = [a for thing in data for a in vars(thing).values() if isinstance(a, np.ndarray)]
+    with open_server(prepared, Screen(quiet=True)) as server:
+        opened = time.perf_counter()
+        pipe.send(Started(ready - begin, opened - ready, sum(a.nbytes for a in arrays) / 1e6))
+        number = 0
+        while (asked := pipe.recv()) is not None:
+            if asked == "round":
+                number += 1
+                server.run_round(number)
+                pipe.send(None)
+            elif asked == "memory":
+                pipe.send(memory_of(server))
+            else:
+                pipe.send(server.run_round(EVERY).summary["seconds_eval"])
+
+
+def memory_of(server: Any) -> dict[str, float]:
+    """Return the PSS of this driver, of its server actor and of the largest of its client actors."""
+    import ray  # only here: the process that keeps the turns has no Ray
+
+    of_server = ray.get(server._server.__ray_call__.remote(lambda _: os.getpid()))
+    return {"driver": pss(os.getpid()), "server": pss(of_server), "actor": max(pss(s.pid) for s in server.seats)}
+
+
+if __name__ == "__main__":
+    main()
