@@ -44,6 +44,7 @@ class Job:
     batch: int
     lr: float
     seed: int = 0
+    channels_last: bool = False  # how images lie in memory: not everyone thinks of it, and convolutions like it
 
     @property
     def clients(self) -> int:
@@ -92,8 +93,11 @@ class Member:
         self.job, self.memory = job, memory
         self.sums, self.shared_sums = memory.sums[rank], memory.shared_sums[rank]
         # Copies: the module itself came through shared memory, and is the same for both processes.
-        self.model, self.partner = copy.deepcopy(job.module), copy.deepcopy(job.module).eval()
-        self.candidates = [copy.deepcopy(job.module).eval() for _ in memory.centres]
+        order = torch.channels_last if job.channels_last else torch.contiguous_format
+        models = [copy.deepcopy(job.module).to(memory_format=order) for _ in range(2 + len(memory.centres))]
+        self.model, self.partner, *self.candidates = models
+        for fixed in models[1:]:
+            fixed.eval()
         self.parameters = list(self.model.parameters())
         self.initial = flat(job.module)
         names = [name for name, _ in self.model.named_parameters()]
@@ -273,14 +277,14 @@ def work(rank: int, job: Job, memory: Memory, pipe: Connection) -> None:
 class BareLoop:
     """The two processes and the server's part of each method."""
 
-    def __init__(self, job: Job, method: str, initial_centres: np.ndarray, processes: int = 2) -> None:
+    def __init__(self, job: Job, method: str, initial_centres: torch.Tensor, processes: int = 2) -> None:
         self.job = job
         self.round: Callable[[int, np.ndarray, Timing], None] = getattr(self, "_" + method.replace(" + ", "_"))
         size, initial = initial_centres.shape[1], flat(job.module)
         personal = method in ("fedac", "fesem + cam")
         parameters = sum(p.numel() for p in job.module.parameters())
         self.memory = Memory(
-            centres=torch.from_numpy(initial_centres).clone(),
+            centres=initial_centres.clone(),
             shared=initial.clone(),
             own=initial.repeat(job.clients if personal else 0, 1),
             sums=torch.zeros(processes, len(initial_centres), size),

@@ -9,16 +9,18 @@ evaluation of all clients, the server's work, and the rows on the disk.
 - clients: what a method asks of its clients besides (IFCA's losses, sketches, sums)
 - server: the server's own arithmetic
 - communication: models into the object store, the call from the driver, rows to Parquet; the bare loop has none
-- CPU: what the processes have computed, which says something on a busy machine too
+- ch. last: the ratio to a bare loop whose images lie channels last in memory, as rayfl's may; not everyone would do so
+- CPU: the ratio of what the processes have computed, which says something on a busy machine too
 """
 
 import logging
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from statistics import median
@@ -27,7 +29,7 @@ from typing import Any
 import numpy as np
 import ray
 import torch
-from bare_loop import BareLoop, Job, Timing
+from bare_loop import BareLoop, Job, Timing, flat
 from measuring import Report, Row, compared, console, cpu_seconds, is_quick, seconds, spread, take_turns
 from threadpoolctl import threadpool_limits
 from work import BATCH, PROCESSES, STEPS, WORKS, Work, configured
@@ -46,6 +48,7 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 PARTITION = {"kind": "dirichlet", "alpha": 0.5}  # clients of unlike size
 WARM_UP = 2
+BARE, CHANNELS_LAST = "bare loop", "bare loop, channels last"
 
 
 def main() -> None:
@@ -67,35 +70,38 @@ def smaller(work: Work) -> Work:
 
 
 def measured(work: Work, method: str, folder: Path, repetitions: int) -> list[Row]:
-    """Let both sides take turns at one work and method."""
+    """Let both sides take turns at one work and method; beside FedAvg, also a bare loop with channels last."""
     prepared = prepare(configured(work, METHODS[method], folder, PARTITION))
-    with bare_side(prepared, method) as bare, rayfl_side(prepared, folder) as rayfl:
-        ours, theirs = count(1), count(1)
-        turns = take_turns(
-            {
-                "rayfl": lambda: with_cpu(rayfl.run_round, next(ours), rayfl.pids),
-                "bare loop": lambda: with_cpu(bare.run_round, next(theirs), bare.pids),
-            },
-            repetitions,
-            WARM_UP,
-        )
+    job, models = job_of(prepared), initial_models(prepared, method)
+    with ExitStack() as stack:
+        sides: dict[str, Rayfl | BareLoop] = {BARE: stack.enter_context(closing(BareLoop(job, method, models)))}
+        if method == "fedavg":
+            faster = BareLoop(replace(job, channels_last=True), method, models)
+            sides[CHANNELS_LAST] = stack.enter_context(closing(faster))
+        # rayfl's server as a run opens it, on the Ray that this process has
+        server = stack.enter_context(open_server(prepared, Screen(quiet=True)))
+        sides["rayfl"] = Rayfl(server, folder)
+        numbers = {name: count(1) for name in sides}
+        runs = {name: partial(next_round, side, numbers[name]) for name, side in sides.items()}
+        turns = take_turns(runs, repetitions, WARM_UP)
     whole = {side: [t for t, _ in turns[side]] for side in turns}
-    accuracy = {side: turns[side][-1][1].accuracy for side in turns}
-    note = f"accuracy {accuracy['rayfl']:.4f} / {accuracy['bare loop']:.4f}"
-    rows = [compared(work.title, method, "round", whole["rayfl"], "bare loop", whole["bare loop"], note)]
+    accuracy = " / ".join(f"{turns[side][-1][1].accuracy:.4f}" for side in ("rayfl", BARE))
+    rows = [compared(work.title, method, "round", whole["rayfl"], BARE, whole[BARE], f"accuracy {accuracy}")]
+    if CHANNELS_LAST in turns:
+        rows.append(compared(work.title, method, CHANNELS_LAST, whole["rayfl"], CHANNELS_LAST, whole[CHANNELS_LAST]))
     for figure in ("training", "evaluation", "clients", "server", "communication", "CPU"):
         parts = {side: [timing.seconds[figure] for _, timing in turns[side]] for side in turns}
-        rows.append(compared(work.title, method, figure, parts["rayfl"], "bare loop", parts["bare loop"]))
+        rows.append(compared(work.title, method, figure, parts["rayfl"], BARE, parts[BARE]))
     share = median(t.seconds["server"] / s for s, t in turns["rayfl"])
     rows.append(Row(work.title, method, "server / round", ratio=share, reference="rayfl", repetitions=repetitions))
     return rows
 
 
-def with_cpu(run_round: Callable[[int], Timing], number: int, pids: Sequence[int]) -> Timing:
-    """Run a round and note what these processes and this one have computed meanwhile."""
-    before, here = cpu_seconds(pids), time.process_time()
-    timing = run_round(number)
-    timing.seconds["CPU"] = cpu_seconds(pids) - before + time.process_time() - here
+def next_round(side: "Rayfl | BareLoop", numbers: Iterator[int]) -> Timing:
+    """Run a side's next round and note what its processes and this one have computed meanwhile."""
+    before, here = cpu_seconds(side.pids), time.process_time()
+    timing = side.run_round(next(numbers))
+    timing.seconds["CPU"] = cpu_seconds(side.pids) - before + time.process_time() - here
     return timing
 
 
@@ -124,19 +130,11 @@ class Rayfl:
         return timing
 
 
-@contextmanager
-def rayfl_side(prepared: Prepared, folder: Path) -> Iterator[Rayfl]:
-    """Open rayfl's server as a run does, on the Ray that this process has."""
-    with open_server(prepared, Screen(quiet=True)) as server:
-        yield Rayfl(server, folder)
-
-
-@contextmanager
-def bare_side(prepared: Prepared, method: str) -> Iterator[BareLoop]:
-    """Start the bare loop on what rayfl has loaded: the same samples, clients and initial models."""
+def job_of(prepared: Prepared) -> Job:
+    """Return what rayfl has loaded as work for the bare loop: the same samples, clients and network."""
     config, dataset, partition = prepared.config, prepared.dataset, prepared.partition
     scale, shift = (torch.from_numpy(v)[:, None, None] for v in (dataset.scale, dataset.shift))
-    job = Job(
+    return Job(
         module=build_model(config.model, dataset.input_shape, dataset.classes, seed=config.seed),
         head="head",
         inputs=torch.from_numpy(dataset.inputs).float().mul_(scale).add_(shift).share_memory_(),
@@ -152,15 +150,14 @@ def bare_side(prepared: Prepared, method: str) -> Iterator[BareLoop]:
         lr=config.local.lr,
         seed=config.seed,
     )
-    # IFCA's models differ from the start, the other methods' are the initial one.
-    several = [
-        prepared.facts.recipe.build(k if method == "ifca" else 0) for k in range(METHODS[method].get("clusters", 1))
-    ]
-    bare = BareLoop(job, method, np.stack([model.numpy() for model in several]), PROCESSES)
-    try:
-        yield bare
-    finally:
-        bare.close()
+
+
+def initial_models(prepared: Prepared, method: str) -> torch.Tensor:
+    """Return the first models of the clusters: IFCA's differ from the start, other methods' are the initial one."""
+    config, dataset = prepared.config, prepared.dataset
+    indices = [k if method == "ifca" else 0 for k in range(METHODS[method].get("clusters", 1))]
+    shape, classes = dataset.input_shape, dataset.classes
+    return torch.stack([flat(build_model(config.model, shape, classes, seed=config.seed, index=k)) for k in indices])
 
 
 def show_last(report: Report) -> None:
@@ -175,13 +172,18 @@ def show_all(report: Report) -> None:
         found = by_figure[row.what, row.variant, figure]
         return f"{seconds(found.seconds)} / {seconds(found.reference_seconds)}"
 
+    def other(row: Row, figure: str) -> str:
+        found = by_figure.get((row.what, row.variant, figure))
+        return "" if found is None else f"{found.ratio:.2f}"
+
     report.show(
         f"one round, rayfl / bare loop, {PROCESSES} processes, {STEPS} steps of {BATCH}, evaluation of all clients",
         {
             "network": lambda row: row.what,
             "method": lambda row: row.variant,
             "ratio": spread,
-            "CPU": lambda row: f"{by_figure[row.what, row.variant, 'CPU'].ratio:.2f}",
+            "ch. last": lambda row: other(row, CHANNELS_LAST),
+            "CPU": lambda row: other(row, "CPU"),
             "round": lambda row: part(row, "round"),
             "training": lambda row: part(row, "training"),
             "evaluation": lambda row: part(row, "evaluation"),
