@@ -16,6 +16,7 @@ import numpy as np
 from rayfl.aggregation import fraction_bits, mean_of
 from rayfl.clustering.similarity import LowRankMap
 from rayfl.config import ModelConfig
+from rayfl.federation.client_state import ClientState
 from rayfl.federation.orders import EvaluateOrder, Given, TrainOrder
 from rayfl.models import Layout, Part
 from rayfl.training.passes import Combine, Scores, plan_groups
@@ -438,27 +439,26 @@ class Federation(ABC):
 
     def _move_to(self, shares: Mapping[int, np.ndarray]) -> None:
         """Bring what these clients keep to the workers that they are dealt to."""
-        leaving: dict[int, list[int]] = {}
-        goal: dict[int, int] = {}
-        for worker, clients in shares.items():
-            home = self._home[clients]
-            for client, old in zip(
-                clients[(home >= 0) & (home != worker)], home[(home >= 0) & (home != worker)], strict=True
-            ):
-                leaving.setdefault(int(old), []).append(int(client))
-                goal[int(client)] = worker
-        if not goal:
+        moves = [
+            (int(client), int(self._home[client]), worker)
+            for worker, clients in shares.items()
+            for client in clients
+            if self._home[client] not in (-1, worker)
+        ]
+        if not moves:
             return
-        states: dict[int, dict[int, Any]] = {}
-        for given in self._ask("give", {w: (clients,) for w, clients in leaving.items()}).values():
-            for client, state in given.items():
-                states.setdefault(goal[client], {})[client] = state
-        self._ask("adopt", {w: (those,) for w, those in states.items()})
-        for client, worker in goal.items():
+        leaving: dict[int, list[int]] = {}
+        for client, old, _ in moves:
+            leaving.setdefault(old, []).append(client)
+        given = self._ask("give", {worker: (clients,) for worker, clients in leaving.items()})
+        coming: dict[int, dict[int, ClientState]] = {}
+        for client, old, new in moves:
+            coming.setdefault(new, {})[client] = given[old][client]
+            self._home[client] = new
             for slot in self._slots.values():
-                if slot.where[client] >= 0:
-                    slot.where[client] = worker
-            self._home[client] = worker
+                if slot.where[client] == old:
+                    slot.where[client] = new
+        self._ask("adopt", {worker: (states,) for worker, states in coming.items()})
 
     def _split_by_place(self, clients: np.ndarray, slot: str) -> dict[int, np.ndarray]:
         """Return the positions in `clients` of those whose latest model each worker holds."""
