@@ -104,7 +104,7 @@ class Report:
 def console() -> Console:
     """Return a console that is wide enough for the tables where there is no terminal, as in a log."""
     found = Console(highlight=False)
-    return found if found.is_terminal else Console(highlight=False, width=140)
+    return found if found.is_terminal else Console(highlight=False, width=160)
 
 
 def is_quick(description: str | None) -> bool:

@@ -7,7 +7,7 @@ evaluation of all clients, the server's work, and the rows on the disk.
 
 - training, evaluation: from the order until the last process has answered
 - clients: what a method asks of its clients besides (IFCA's losses, sketches, sums)
-- server: the server's own arithmetic
+- server: the server's own arithmetic, as a share of rayfl's round
 - communication: models into the object store, the call from the driver, rows to Parquet; the bare loop has none
 - ch. last: the ratio to a bare loop whose images lie channels last in memory, as rayfl's may; not everyone would do so
 - CPU: the ratio of what the processes have computed, which says something on a busy machine too
@@ -168,29 +168,28 @@ def show_last(report: Report) -> None:
 def show_all(report: Report) -> None:
     by_figure = {(row.what, row.variant, row.figure): row for row in report.rows}
 
-    def part(row: Row, figure: str) -> str:
+    def ratio(row: Row, figure: str, form: str = ".2f") -> str:
+        found = by_figure.get((row.what, row.variant, figure))
+        return "" if found is None or found.ratio is None else format(found.ratio, form)
+
+    def both(row: Row, figure: str) -> str:
         found = by_figure[row.what, row.variant, figure]
         return f"{seconds(found.seconds)} / {seconds(found.reference_seconds)}"
-
-    def other(row: Row, figure: str) -> str:
-        found = by_figure.get((row.what, row.variant, figure))
-        return "" if found is None else f"{found.ratio:.2f}"
 
     report.show(
         f"one round, rayfl / bare loop, {PROCESSES} processes, {STEPS} steps of {BATCH}, evaluation of all clients",
         {
             "network": lambda row: row.what,
             "method": lambda row: row.variant,
+            "round": lambda row: both(row, "round"),
             "ratio": spread,
-            "ch. last": lambda row: other(row, CHANNELS_LAST),
-            "CPU": lambda row: other(row, "CPU"),
-            "round": lambda row: part(row, "round"),
-            "training": lambda row: part(row, "training"),
-            "evaluation": lambda row: part(row, "evaluation"),
-            "clients": lambda row: part(row, "clients"),
-            "server": lambda row: part(row, "server"),
-            "comm.": lambda row: seconds(by_figure[row.what, row.variant, "communication"].seconds),
-            "server / round": lambda row: f"{by_figure[row.what, row.variant, 'server / round'].ratio or 0:.1%}",
+            "training": lambda row: ratio(row, "training"),
+            "evaluation": lambda row: ratio(row, "evaluation"),
+            "CPU": lambda row: ratio(row, "CPU"),
+            "ch. last": lambda row: ratio(row, CHANNELS_LAST),
+            "clients": lambda row: both(row, "clients"),
+            "server": lambda row: ratio(row, "server / round", ".1%"),
+            "communication": lambda row: seconds(by_figure[row.what, row.variant, "communication"].seconds),
         },
         [row for row in report.rows if row.figure == "round"],
     )
