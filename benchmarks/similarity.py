@@ -4,8 +4,8 @@
 
 Two questions that a server has: which of a few centres is a client most like (FedAC), and how alike is every client to
 every other. All on one thread, as rayfl computes; the variants take turns. Full weights of many clients do not fit
-into memory and would take hours: then a block of them is measured, some columns or some clients, and the time is
-scaled up (marked ~). `megabytes` is what the server must hold of its clients.
+into memory and would take hours: then a tile is measured, some clients and some parameters, and its time is scaled up
+(marked ~). `megabytes` is what the server must hold of its clients.
 """
 
 from collections.abc import Callable
@@ -88,29 +88,28 @@ def measured(clients: int, parameters: int, low_rank: LowRankMap, repetitions: i
     what = f"{clients:,}, {parameters:,}"
     sketches = np.random.default_rng(1).standard_normal((clients, COMPONENTS))
     initial = np.zeros(parameters, np.float32)
-    some = some_weights(max(1, min(clients, 32, MOST // parameters)), parameters)
+    some = some_weights(min(clients, 32, MOST // parameters), parameters)
     projecting = Scaled(partial(project_all, low_rank, list(some), initial), clients / len(some))
-    low_megabytes, full_megabytes = clients * COMPONENTS * 8 / 1e6, clients * parameters * 4 / 1e6
-    rows = []
-    for figure, others in (("to 4 centres", CENTRES), ("all pairs", clients)):
-        # So many columns that a turn of the slowest takes about a second.
-        narrow = min(parameters, max(16, 1_000_000_000 // (clients * others) // 16 * 16), MOST // clients)
-        wide = min(parameters, max(1024, narrow * 16 // 1024 * 1024), MOST // clients)
-        block = some_weights(clients, wide)
+    rows = min(clients, 1000)
+    found = []
+    for figure, pairs in (("to 4 centres", False), ("all pairs", True)):
+        block = some_weights(rows, min(parameters, BLOCK if pairs else MOST // rows))
+        narrow = block[:, :1024] if pairs else block  # differences take ten times as long as products
+        others, tiles = (rows, (clients / rows) ** 2) if pairs else (CENTRES, clients / rows)
         sides = {
-            LOW: Scaled(partial(cosine, sketches, sketches[:others])),
-            COSINE: Scaled(partial(full_cosine, block, block[:others]), parameters / wide),
-            L2: Scaled(partial(full_l2, block[:, :narrow], block[:others, :narrow]), parameters / narrow),
+            LOW: Scaled(partial(cosine, sketches, sketches if pairs else sketches[:CENTRES])),
+            COSINE: Scaled(partial(full_cosine, block, block[:others]), tiles * parameters / block.shape[1]),
+            L2: Scaled(partial(full_l2, narrow, narrow[:others]), tiles * parameters / narrow.shape[1]),
             LOW_ALL: projecting,
         }
-        turns = take_turns({name: side.work for name, side in sides.items()}, repetitions)
-        times = {name: [t * sides[name].factor for t, _ in turns[name]] for name in sides}
+        turns = take_turns({name: partial(timed, side.work) for name, side in sides.items()}, repetitions)
+        times = {name: [t * sides[name].factor for _, t in turns[name]] for name in sides}
         times[LOW_ALL] = [a + b for a, b in zip(times[LOW], times[LOW_ALL], strict=True)]
         for name, side in sides.items():
+            megabytes = clients * (COMPONENTS * 8 if name in (LOW, LOW_ALL) else parameters * 4) / 1e6
             row = compared(what, name, figure, times[name], LOW, times[LOW])
-            megabytes = low_megabytes if name in (LOW, LOW_ALL) else full_megabytes
-            rows.append(replace(row, megabytes=megabytes, extrapolated=side.factor > 1))
-    return rows
+            found.append(replace(row, megabytes=megabytes, extrapolated=side.factor > 1))
+    return found
 
 
 @dataclass(frozen=True)
