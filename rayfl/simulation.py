@@ -31,6 +31,8 @@ def simulate(config: Config, screen: Screen | None = None) -> Run:
     screen = screen or Screen()
     config = resolve(config)
     storage = _run_folder(config)
+    if config.federation == "ray":
+        import ray  # noqa: F401 - before the loader's imports, or the two would hold each other up
     with ThreadPoolExecutor(1) as loader:
         loading = loader.submit(prepare, config)
         with _open_server(config, loading.result, screen) as server:

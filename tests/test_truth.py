@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from rayfl.analysis.truth import adjusted_rand, misclustering, normalised_mutual_information, purity
 
@@ -117,3 +118,13 @@ def test_names_of_clusters_and_order_of_clients_do_not_matter(pairs: list[tuple[
     for measure in ALL:
         before = measure([t for t, _ in pairs], [f for _, f in pairs])
         assert measure([t for t, _ in shuffled], [renamed[f] for _, f in shuffled]) == pytest.approx(before)
+
+
+@given(data=st.data(), clients=st.integers(1, 40))
+def test_the_measures_are_scikit_learns(data: st.DataObject, clients: int) -> None:
+    """They are counted here without it, since it is slow to import."""
+    labels = st.lists(st.integers(0, 5), min_size=clients, max_size=clients).map(np.array)
+    true, found = data.draw(labels), data.draw(labels)
+    assert adjusted_rand(true, found) == pytest.approx(adjusted_rand_score(true, found), abs=1e-12)
+    expected = normalized_mutual_info_score(true, found)
+    assert normalised_mutual_information(true, found) == pytest.approx(expected, abs=1e-9)

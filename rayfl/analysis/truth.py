@@ -2,16 +2,15 @@
 
 Labels are only names: which number a cluster has does not matter, and there may be more of them on one side.
 Clients without a label on either side (-1, None, NaN) are left out; if nobody is left, the answer is NaN.
-scikit-learn takes a second to import, and a run should not wait for it before it starts: so it comes where it is used.
+All is counted from one table, how many clients each pair of a true and a found cluster has: scikit-learn has the same
+measures, but takes a second to import, and the first round of a run should not wait for that.
 """
 
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import scipy
 
 
@@ -21,9 +20,7 @@ def adjusted_rand(true: Any, found: Any) -> float:
     >>> adjusted_rand([0, 0, 1, 1], [7, 7, 3, 3])
     1.0
     """
-    from sklearn.metrics import adjusted_rand_score
-
-    return _score(adjusted_rand_score, true, found)
+    return _score(_adjusted_rand, true, found)
 
 
 def normalised_mutual_information(true: Any, found: Any) -> float:
@@ -32,9 +29,7 @@ def normalised_mutual_information(true: Any, found: Any) -> float:
     >>> normalised_mutual_information([0, 0, 1, 1], [0, 1, 0, 1])
     0.0
     """
-    from sklearn.metrics import normalized_mutual_info_score
-
-    return _score(normalized_mutual_info_score, true, found)
+    return _score(_normalised_mutual_information, true, found)
 
 
 def purity(true: Any, found: Any) -> float:
@@ -45,7 +40,7 @@ def purity(true: Any, found: Any) -> float:
     >>> purity([0, 0, 0, 1], [0, 0, 1, 1])
     0.75
     """
-    return _score(lambda t, f: _together(t, f).max(axis=0).sum() / len(t), true, found)
+    return _score(lambda together: together.max(axis=0).sum() / together.sum(), true, found)
 
 
 def misclustering(true: Any, found: Any) -> float:
@@ -57,33 +52,56 @@ def misclustering(true: Any, found: Any) -> float:
     0.25
     """
 
-    def error(true: np.ndarray, found: np.ndarray) -> float:
-        together = _together(true, found)
+    def error(together: np.ndarray) -> float:
         rows, columns = scipy.optimize.linear_sum_assignment(together, maximize=True)
-        return 1 - together[rows, columns].sum() / len(true)
+        return 1 - together[rows, columns].sum() / together.sum()
 
     return _score(error, true, found)
 
 
-def _score(measure: Callable[[np.ndarray, np.ndarray], float], true: Any, found: Any) -> float:
+def _score(measure: Callable[[np.ndarray], float], true: Any, found: Any) -> float:
+    """Measure the table of how many clients each pair of a true (row) and a found cluster (column) has."""
     first, second = _labels(true), _labels(found)
     if len(first) != len(second):
         raise ValueError(f"{len(first)} true labels and {len(second)} found ones: one of each per client is needed")
     known = (first >= 0) & (second >= 0)
     if not known.any():
         return math.nan
-    with warnings.catch_warnings():
-        # scikit-learn takes many labels for a regression by mistake; here each client may have its own.
-        warnings.filterwarnings("ignore", message="The number of unique classes", category=UserWarning)
-        return float(measure(first[known], second[known]))
+    names, rows = np.unique(first[known], return_inverse=True)
+    others, columns = np.unique(second[known], return_inverse=True)
+    counts = np.bincount(rows * len(others) + columns, minlength=len(names) * len(others))
+    return float(measure(counts.reshape(len(names), len(others))))
 
 
-def _together(true: np.ndarray, found: np.ndarray) -> np.ndarray:
-    """Return how many clients each pair of a true and a found cluster has."""
-    from sklearn.metrics.cluster import contingency_matrix
+def _adjusted_rand(together: np.ndarray) -> float:
+    """Return how many pairs of clients are together on both sides, between chance (0) and the most possible (1)."""
 
-    return contingency_matrix(true, found)
+    def pairs(sizes: np.ndarray) -> int:
+        return int((sizes * (sizes - 1) // 2).sum())
+
+    both, true, found = pairs(together), pairs(together.sum(axis=1)), pairs(together.sum(axis=0))
+    if both == true == found:
+        return 1.0
+    chance = true * found / pairs(together.sum(keepdims=True))
+    return (both - chance) / ((true + found) / 2 - chance)
+
+
+def _normalised_mutual_information(together: np.ndarray) -> float:
+    def entropy(shares: np.ndarray) -> float:
+        positive = shares[shares > 0]
+        return float(-(positive * np.log(positive)).sum())
+
+    shares = together / together.sum()
+    true, found = entropy(shares.sum(axis=1)), entropy(shares.sum(axis=0))
+    if true == found == 0:
+        return 1.0  # one cluster on either side: the same
+    shared = true + found - entropy(shares)
+    return max(0.0, shared / ((true + found) / 2))
 
 
 def _labels(labels: Any) -> np.ndarray:
+    if isinstance(labels, np.ndarray) and np.issubdtype(labels.dtype, np.integer):
+        return labels
+    import pandas as pd  # knows every way to say that there is no label
+
     return pd.array(labels, dtype="Int64").to_numpy(dtype=np.int64, na_value=-1)

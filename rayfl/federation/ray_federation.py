@@ -39,7 +39,7 @@ class ServerActor:
 
     def __init__(self, search_path: list[str]) -> None:
         prepare_process(search_path)
-        import sklearn.metrics  # noqa: F401 - the first round compares clusters: better now, while the data load
+        import scipy.optimize  # noqa: F401 - the first round needs it: better now, while the data load
 
         self._server: Server
 

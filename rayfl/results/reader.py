@@ -6,8 +6,8 @@ Nothing is computed here beyond sorting; comparisons, figures and metrics are in
 import json
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pandas as pd
 import pyarrow as pa
 import yaml
 
@@ -16,6 +16,9 @@ from rayfl.errors import InputError
 from rayfl.results.schema import TABLES
 from rayfl.results.storage import Storage
 from rayfl.results.writer import read_table
+
+if TYPE_CHECKING:
+    import pandas as pd  # a third of a second, which a run has no need of before its end
 
 _CONFIG = "config.yaml"
 
@@ -43,27 +46,29 @@ class Run:
         return load_config(tree)
 
     @cached_property
-    def rounds(self) -> pd.DataFrame:
+    def rounds(self) -> "pd.DataFrame":
         """One row per round."""
         return self._table("rounds", ["round"])
 
     @cached_property
-    def clients(self) -> pd.DataFrame:
+    def clients(self) -> "pd.DataFrame":
         """One row per round and client."""
         return self._table("clients", ["round", "client"])
 
     @cached_property
-    def clusters(self) -> pd.DataFrame:
+    def clusters(self) -> "pd.DataFrame":
         """One row per round and cluster."""
         return self._table("clusters", ["round", "cluster"])
 
     @cached_property
-    def extras(self) -> pd.DataFrame:
+    def extras(self) -> "pd.DataFrame":
         """What only this method reports: a column per key, a row per round; NaN where a round lacks it."""
+        import pandas as pd
+
         index = pd.Index(self.rounds["round"], name="round")
         return pd.DataFrame([json.loads(text) for text in self.rounds["extras"]], index=index)
 
-    def _table(self, name: str, order: list[str]) -> pd.DataFrame:
+    def _table(self, name: str, order: list[str]) -> "pd.DataFrame":
         files = [f for f in self._storage.list(name) if f.endswith(".parquet")]
         parts = [read_table(self._storage.read(f"{name}/{f}")) for f in files]
         table = pa.concat_tables([TABLES[name].empty_table(), *parts])
