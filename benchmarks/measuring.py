@@ -109,9 +109,14 @@ def console() -> Console:
 
 def is_quick(description: str | None) -> bool:
     """Read the command line, on which there is nothing but --quick."""
+    return bool(command_line(description).parse_args().quick)
+
+
+def command_line(description: str | None) -> argparse.ArgumentParser:
+    """Return the command line of all benchmarks."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small sizes, about a minute: to see that it works")
-    return bool(parser.parse_args().quick)
+    return parser
 
 
 def take_turns(

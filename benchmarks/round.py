@@ -1,6 +1,6 @@
 """A round of rayfl against the same round of the bare two-process loop, by network and method.
 
-    python benchmarks/round.py [--quick]
+    python benchmarks/round.py [--quick] [--only "CIFAR CNN, fedac" ...]
 
 Both sides start, then take turns, round by round, the other one idle. A round is what a user waits for: training,
 evaluation of all clients, the server's work, and the rows on the disk.
@@ -30,7 +30,7 @@ import numpy as np
 import ray
 import torch
 from bare_loop import BareLoop, Job, Timing, flat
-from measuring import Report, Row, compared, console, cpu_seconds, is_quick, seconds, spread, take_turns
+from measuring import Report, Row, command_line, compared, console, cpu_seconds, seconds, spread, take_turns
 from threadpoolctl import threadpool_limits
 from work import BATCH, PROCESSES, STEPS, WORKS, Work, configured
 
@@ -52,13 +52,18 @@ BARE, CHANNELS_LAST = "bare loop", "bare loop, channels last"
 
 
 def main() -> None:
-    quick = is_quick(__doc__)
+    parser = command_line(__doc__)
+    parser.add_argument("--only", nargs="+", default=[""], help="measure only these: (parts of) 'network, method'")
+    arguments = parser.parse_args()
+    quick = arguments.quick
     torch.set_num_threads(1)
     report = Report("round", quick)
     ray.init("local", num_cpus=PROCESSES, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     with tempfile.TemporaryDirectory() as name, threadpool_limits(1):
         for work in [smaller(WORKS[0])] if quick else WORKS:
             for method in METHODS:
+                if not any(wanted in f"{work.title}, {method}" for wanted in arguments.only):
+                    continue
                 report.add(*measured(work, method, Path(name), 2 if quick else 5))
                 show_last(report)
     ray.shutdown()

@@ -1,8 +1,10 @@
-"""The commands: `rayfl run | partition | methods | doctor`. Errors that a user can mend are one line each."""
+"""The commands: `rayfl run | resume | partition | methods | doctor`. Errors that a user can mend are one line each."""
 
 import importlib.metadata
 import platform
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +15,7 @@ from rich.table import Table
 
 from rayfl.config import Config, load_config
 from rayfl.errors import InputError, RayflError
+from rayfl.stopping import Stopped
 
 app = typer.Typer(
     add_completion=False,
@@ -24,7 +27,7 @@ Arguments = Annotated[list[str] | None, typer.Argument(metavar="[CONFIG.yaml] [k
 
 
 def main() -> None:
-    """Run a command; exit with 2 for bad input, 1 for a run that failed, 130 when interrupted."""
+    """Run a command; exit with 2 for bad input, 1 for a run that failed, 130 or 143 for SIGINT or SIGTERM."""
     # `method.name: my_file:MyMethod` finds files of the folder one is in, as `python my_script.py` would.
     sys.path.insert(0, str(Path.cwd()))
     try:
@@ -47,7 +50,31 @@ def run(arguments: Arguments = None) -> None:
     from rayfl.screen import Screen
     from rayfl.simulation import simulate
 
-    simulate(_config(arguments), Screen())
+    with _told_when_stopped():
+        simulate(_config(arguments), Screen())
+
+
+@app.command()
+def resume(
+    path: Annotated[str, typer.Argument(metavar="RUN_DIR", show_default=False)],
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="[key=value ...]", show_default=False)] = None,
+) -> None:
+    """Go on with a run that was stopped or killed, to the same numbers; rounds=N gives it more rounds."""
+    from rayfl.screen import Screen
+    from rayfl.simulation import resume as go_on
+
+    with _told_when_stopped():
+        go_on(path, overrides or [], Screen())
+
+
+@contextmanager
+def _told_when_stopped() -> Iterator[None]:
+    """Say how to go on with a run that a signal stopped; here, since typer takes any KeyboardInterrupt for itself."""
+    try:
+        yield
+    except Stopped as stopped:
+        print(stopped, file=sys.stderr)
+        sys.exit(stopped.exit_code)
 
 
 @app.command()
@@ -125,9 +152,7 @@ def doctor(arguments: Arguments = None) -> None:
     clients = _check(config, console)
     with connected(config.ray):
         for node in nodes(config.ray):
-            console.print(
-                f"node {node.name}: {node.cpus:g} CPUs, {node.gpus:g} GPUs, room for {node.actors} client actors"
-            )
+            console.print(f"node {node.offer}")
         console.print(f"this run would use {actors_that_fit(config.ray, clients)} client actors for {clients} clients")
     warnings = advice(config.ray)
     for warning in warnings:

@@ -254,10 +254,25 @@ class RayConfig(Section):
     cpus_per_actor: float = Field(1.0, ge=0)
     gpus_per_actor: float | None = Field(None, ge=0, description="share of a GPU per actor; use 1/k")
     actors_per_gpu: int | None = Field(None, ge=1, description="the same as gpus_per_actor = 1/actors_per_gpu")
+    resources: dict[str, float] = Field(
+        default_factory=dict, description="custom resources that each client actor takes, as nodes were started with"
+    )
+    placement_group: str | None = Field(
+        None,
+        description="name of a placement group for the client actors; default: the one this process runs in, if any",
+    )
+    server: str = Field("head", description="where the server actor lives: head, driver, or a node's name or address")
     start_timeout: float = Field(120.0, gt=0, description="seconds to wait for the actors to start")
+    lost_after: float = Field(60.0, gt=0, description="seconds without an answer after which an actor counts as lost")
 
     @model_validator(mode="after")
-    def _one_way_to_say_it(self) -> "RayConfig":
+    def _possible(self) -> "RayConfig":
+        wrong = {name: amount for name, amount in self.resources.items() if amount <= 0 or name in ("CPU", "GPU")}
+        if wrong:
+            raise ValueError(
+                f"ray.resources={wrong}: give custom resources positive amounts; for CPUs and GPUs there are"
+                " ray.cpus_per_actor and ray.gpus_per_actor"
+            )
         if self.gpus_per_actor is not None and self.actors_per_gpu is not None:
             raise ValueError(
                 f"ray.gpus_per_actor={self.gpus_per_actor} and ray.actors_per_gpu={self.actors_per_gpu} exclude each"
@@ -284,6 +299,11 @@ class OutputConfig(Section):
     """Where results go."""
 
     dir: str = Field("runs", description="folder, or any pyarrow.fs / fsspec URI, that gets one folder per run")
+    checkpoint_every: int | None = Field(
+        None,
+        ge=0,
+        description="rounds between two checkpoints, 0 for none; default: as often as costs under 2 % of the time",
+    )
 
 
 class Config(Section):

@@ -25,6 +25,10 @@ class DivergedError(RayflError):
     """A model left the finite numbers, or the range in which sums are exact."""
 
 
+class LostError(RayflError):
+    """Actors died or do not answer. The run takes care of it; users see this only when it cannot."""
+
+
 def closest(name: str, allowed: list[str]) -> str:
     """Return `` (did you mean 'x'?)`` for the nearest allowed name, or nothing.
 

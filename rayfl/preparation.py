@@ -1,6 +1,8 @@
 """From a config to all that can be known and checked before there is a federation: options, data, partition, model."""
 
+import hashlib
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -24,6 +26,21 @@ class Prepared:
     dataset: Dataset
     partition: Partition
     facts: Facts
+
+    @cached_property
+    def fingerprints(self) -> tuple[str, str]:
+        """What tells these data and their partition, and this initial model, from others."""
+        samples = self.dataset.inputs[:: max(1, len(self.dataset.inputs) // 1000)]  # all of them would take seconds
+        arrays = [samples, self.dataset.labels, self.partition.train, self.partition.test, self.partition.n_train]
+        return _digest(*arrays), _digest(self.facts.initial)
+
+
+def _digest(*arrays: np.ndarray) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for array in arrays:
+        digest.update(f"{array.dtype} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
 
 
 def resolve(config: Config) -> Config:

@@ -28,7 +28,7 @@ class Screen:
         self._quiet = quiet
         self._progress: Progress | None = None
         self._task = TaskID(0)
-        self._rounds = 0
+        self._rounds = self._done = 0
         self._begin = time.monotonic()
         self._accuracy = float("nan")
 
@@ -41,9 +41,9 @@ class Screen:
         self._console.print(f"warning: {text}", style="yellow", markup=False, soft_wrap=True)
 
     @contextmanager
-    def rounds(self, count: int) -> Iterator[None]:
-        """Show progress over `count` rounds while inside."""
-        self._rounds, self._begin = count, time.monotonic()
+    def rounds(self, count: int, done: int = 0) -> Iterator[None]:
+        """Show progress over `count` rounds while inside; `done` of them are there already."""
+        self._rounds, self._done, self._begin = count, done, time.monotonic()
         if self._quiet or not self._console.is_terminal:
             yield
             return
@@ -57,7 +57,7 @@ class Screen:
         )
         with Progress(*columns, console=self._console) as progress:
             self._progress = progress
-            self._task = progress.add_task("rounds", total=count, status="")
+            self._task = progress.add_task("rounds", total=count, completed=done, status="")
             yield
         self._progress = None
 
@@ -75,8 +75,8 @@ class Screen:
         status += f"  {rounds['seconds_total']:.2f} s/round"
         if self._progress is not None:
             self._progress.update(self._task, completed=number, status=status)
-        elif number in (1, self._rounds) or number % max(1, self._rounds // _PLAIN_LINES) == 0:
-            left = (self._rounds - number) * (time.monotonic() - self._begin) / number
+        elif number in (self._done + 1, self._rounds) or number % max(1, self._rounds // _PLAIN_LINES) == 0:
+            left = (self._rounds - number) * (time.monotonic() - self._begin) / (number - self._done)
             self._console.print(
                 f"round {number}/{self._rounds}  {status}  {left:.0f} s left", markup=False, soft_wrap=True
             )

@@ -11,8 +11,11 @@ import numpy as np
 
 from rayfl.analysis.truth import adjusted_rand, misclustering, normalised_mutual_information
 from rayfl.config import Config
-from rayfl.federation.interface import Federation
+from rayfl.errors import LostError
+from rayfl.federation.client_state import ClientState
+from rayfl.federation.interface import Federation, FederationState
 from rayfl.methods import create_method
+from rayfl.packing import Packed, pack, unpack
 from rayfl.randomness import Purpose, generator
 from rayfl.training.passes import Scores
 
@@ -30,12 +33,25 @@ class RoundRecord:
     extras: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Snapshot:
+    """All that a server knows between two rounds, as plain data; what clients keep comes beside it, in pieces.
+
+    Random numbers need none of it: they are derived from the seed and the number of the round.
+    """
+
+    round: int
+    method: Packed
+    federation: Packed
+
+
 class Server:
     """Runs the rounds of one run."""
 
     def __init__(self, config: Config, fed: Federation, truth: np.ndarray | None) -> None:
         self.config, self.fed, self.truth = config, fed, truth
         self.method = create_method(config, fed)
+        self.snapshot()  # a state that cannot be saved is told now, not hours later
 
     def run_round(self, number: int) -> RoundRecord:
         """Run round `number`, counted from 1, and return what the tables get."""
@@ -55,6 +71,33 @@ class Server:
             extras["finetuned_macro_f1"] = self._weighted(tuned.macro_f1)
         extras.update(self.method.extras())
         return self._record(number, cohort, scores, extras, time.perf_counter() - begin)
+
+    def snapshot(self) -> Snapshot:
+        """Return where things stand after the last round."""
+        state = getattr(self.method, "state", None)
+        return Snapshot(self.fed.round, pack(state, "method"), pack(self.fed.state(), "federation"))
+
+    def changed_since(self, number: int) -> np.ndarray:
+        """Return the clients whose kept models have changed after round `number`."""
+        return self.fed.changed_since(number)
+
+    def kept_states(self, clients: np.ndarray) -> dict[int, ClientState]:
+        """Return copies of what these clients keep."""
+        return self.fed.kept_states(clients)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back to where things stood; `adopt` then brings what clients kept."""
+        if hasattr(self.method, "state"):
+            self.method.state = unpack(snapshot.method, type(self.method.state))
+        self.fed.restore(unpack(snapshot.federation, FederationState), snapshot.round)
+
+    def adopt(self, states: dict[int, ClientState]) -> None:
+        """Give clients back what they kept."""
+        self.fed.adopt(states)
+
+    def recover(self) -> str:
+        """Without actors of its own, a server has nothing to lose; see RayServer."""
+        raise LostError("the workers of this process are gone")
 
     def close(self) -> None:
         """Let go of the federation."""

@@ -163,11 +163,11 @@ def test_doctor_says_what_fits_and_warns_of_fractions_that_waste(
 ) -> None:
     code, out, _ = rayfl_typed("doctor")
     assert code == 0
-    assert "4 CPUs, 2 GPUs, room for 4 client actors" in out
+    assert "4 CPUs, 2 GPUs: 4 fit" in out
     assert "nothing would go wrong" in out
     code, out, _ = rayfl_typed("doctor", "ray.gpus_per_actor=0.3", "ray.cpus_per_actor=0.5")
     assert code == 0
-    assert "room for 6 client actors" in out
+    assert ": 6 fit" in out
     assert "does not divide 1" in out
     assert "ray.actors_per_gpu=3" in out
     assert rayfl_typed("doctor", "ray.actors=50")[0] == 2

@@ -1,11 +1,13 @@
 """What must hold for each method and add-on: the same bits everywhere, partial participation, planted clusters."""
 
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from rayfl.checkpoints import Checkpoints
 from rayfl.config import load_config
 from rayfl.errors import InputError
 from rayfl.federation.interface import Federation
@@ -13,6 +15,7 @@ from rayfl.federation.serial import SerialFederation
 from rayfl.federation.worker import Worker
 from rayfl.methods import METHODS, method_options
 from rayfl.preparation import Prepared, prepare
+from rayfl.results import Storage
 from rayfl.server import RoundRecord, Server
 
 # Small enough for seconds, with every phase of every method inside eight rounds.
@@ -68,13 +71,14 @@ def three_actors(ray_session: None) -> Iterator[list[Any]]:
     """Actors that serve every test of this module in turn; they know nothing of the method."""
     import ray
 
-    from rayfl.federation.ray_client import ClientActor
+    from rayfl.federation.ray_client import HEALTH, ClientActor
 
     p = prepared("fedavg")
     data, shares = ray.put(p.dataset), ray.put(p.partition)
-    remote: Any = ray.remote(ClientActor).options(num_cpus=1)
+    decorate: Any = ray.remote
+    remote = decorate(concurrency_groups={HEALTH: 1})(ClientActor).options(num_cpus=1)
     actors = [remote.remote([]) for _ in range(3)]
-    ray.get([actor.open.remote(p.config, data, shares) for actor in actors], timeout=200)
+    ray.get([actor.open.remote(1, p.config, data, shares) for actor in actors], timeout=200)
     yield actors
     for actor in actors:
         ray.kill(actor)
@@ -86,7 +90,7 @@ def test_both_federations_give_the_same_bits(case: str, three_actors: list[Any])
 
     p = prepared(case)
     alone = serial(p)
-    on_ray = RayFederation(p.facts, three_actors)
+    on_ray = RayFederation(p.facts, 1, three_actors)
     on_ray.forget()
     try:
         expected, found = run(p, alone)[1], run(p, on_ray)[1]
@@ -435,6 +439,41 @@ def test_clients_that_keep_models_move_so_that_no_worker_waits_and_nothing_chang
         left, right = bits(one), bits(other)
         for key in left:
             np.testing.assert_array_equal(left[key], right[key], err_msg=f"{key} in round {one.number}")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_method_goes_on_from_a_checkpoint_to_the_same_bits_on_another_number_of_workers(
+    case: str, tmp_path: Path
+) -> None:
+    """After round 3 and again after 5: once inside every phase, with clients that have and have not taken part."""
+    p = prepared(case, "participation.fraction=0.5")
+    alone, fed = serial(p), Workers(p, 2)
+    storage = Storage(tmp_path)
+    try:
+        expected = run(p, alone)[1]
+        server = Server(p.config, fed, p.partition.true_cluster)
+        for number in range(1, 6):
+            server.run_round(number)
+            if number in (3, 5):
+                Checkpoints(storage, p.config, p, found=found_in(storage, p)).write(server)
+        server = Server(p.config, Workers(p, 3), p.partition.true_cluster)
+        checkpoints = Checkpoints(storage, p.config, p, found=found_in(storage, p))
+        checkpoints.bring_back(server)
+        found = [server.run_round(number) for number in range(checkpoints.round + 1, p.config.rounds + 1)]
+    finally:
+        alone.close()
+    assert len(found) == 3
+    for one, other in zip(expected[5:], found, strict=True):
+        left, right = bits(one), bits(other)
+        assert left.keys() == right.keys()
+        for key in left:
+            np.testing.assert_array_equal(left[key], right[key], err_msg=f"{key} in round {one.number}")
+
+
+def found_in(storage: Storage, p: Prepared) -> Checkpoints:
+    checkpoints = Checkpoints(storage, p.config)
+    checkpoints.find()
+    return checkpoints
 
 
 def test_a_budget_of_nothing_changes_no_bit() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
+from tables import assert_same
 
 from rayfl.clustering import LowRankMap
 from rayfl.config import load_config
@@ -21,17 +21,6 @@ from rayfl.results import Run
 from rayfl.server import Server
 
 SMALL = ["rounds=12", "local.steps=3", "local.lr=0.1"]
-
-
-def tables(run: Run) -> list[pd.DataFrame]:
-    """The three tables without what may differ: the run's name and the clock."""
-    frames = [run.rounds, run.clients, run.clusters]
-    return [f.drop(columns=["run", *[c for c in f if c.startswith("seconds")]]) for f in frames]
-
-
-def assert_same(one: Run, other: Run) -> None:
-    for a, b in zip(tables(one), tables(other), strict=True):
-        pd.testing.assert_frame_equal(a, b, check_exact=True)
 
 
 @pytest.fixture
@@ -180,22 +169,23 @@ def test_a_broadcast_is_unchanged_after_a_round(ray_session: None) -> None:
     import ray
 
     from rayfl.federation.orders import EvaluateOrder, Given, TrainOrder
-    from rayfl.federation.ray_client import ClientActor
+    from rayfl.federation.ray_client import HEALTH, ClientActor
 
     prepared = prepare(load_config(None, ["local.steps=2"]))
     stack = prepared.facts.initial[None].copy()
-    actor = ray.remote(ClientActor).options(num_cpus=1).remote([])
-    actor.open.remote(prepared.config, ray.put(prepared.dataset), ray.put(prepared.partition))
+    decorate: Any = ray.remote
+    actor = decorate(concurrency_groups={HEALTH: 1})(ClientActor).options(num_cpus=1).remote([])
+    actor.open.remote(1, prepared.config, ray.put(prepared.dataset), ray.put(prepared.partition))
     shared = ray.put([stack, stack])
     clients = np.arange(4)
     choice = np.zeros(4, int)
     both = [Given(0, choice), Given(1, choice)]
     contrasts: list = [(both[1], "parameters", 0.5, 1.0), (both[1], "representations", 0.5, 1.0)]
     order = TrainOrder(1, clients, start=both[0], pulls=[(both[1], 0.5)], partner=both[1], contrasts=contrasts)
-    ray.get(actor.call.remote("train", shared, order), timeout=120)
-    ray.get(actor.call.remote("losses", shared, clients, choice), timeout=120)
+    ray.get(actor.call.remote(1, "train", shared, order), timeout=120)
+    ray.get(actor.call.remote(1, "losses", shared, clients, choice), timeout=120)
     tasks: list = [((0, 0), clients)]
-    ray.get(actor.call.remote("evaluate", shared, EvaluateOrder(tasks, "logits")), timeout=120)
+    ray.get(actor.call.remote(1, "evaluate", shared, EvaluateOrder(tasks, "logits")), timeout=120)
     for array in ray.get(shared):
         assert np.array_equal(array, stack)
     ray.kill(actor)
@@ -242,7 +232,7 @@ class TestPlacement:
     """Logical GPUs: two of them, as the session's Ray counts."""
 
     def seats(self, *overrides: str) -> list[Any]:
-        from rayfl.federation.ray_federation import ray_server
+        from rayfl.federation.ray_server import ray_server
 
         p = prepare(load_config(None, ["method.name=fedavg", *overrides]))
         with ray_server(p.config, lambda: p) as server:

@@ -4,6 +4,7 @@ FedAC, section 4.3 and Algorithm 2. Arrays in, arrays out; who projects what, an
 Every sum runs over fixed blocks of columns, so no number depends on how clients are grouped on actors.
 """
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,10 @@ class LowRankMap:
 
     mean: Weights  # (dim,)
     components: Weights  # (D, dim), orthonormal rows, the strongest first
+
+    def digest(self) -> str:
+        """Return what tells this map from any other, also when it has been saved and read back."""
+        return hashlib.blake2b(np.ascontiguousarray(self.components).data, digest_size=16).hexdigest()
 
 
 def fit_low_rank(vectors: Weights, components: int) -> LowRankMap:

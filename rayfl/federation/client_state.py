@@ -82,11 +82,12 @@ class ClientStates:
             self._kept[slot].clear()
             self.drop_unkept(slot)
 
-    def take(self, clients: list[int]) -> dict[int, ClientState]:
+    def take(self, clients: list[int], kept_only: bool = False) -> dict[int, ClientState]:
         """Return copies of these clients' states; who holds nothing is left out."""
         states = {}
         for client in clients:
-            models = {slot: found.copy() for slot in self._rows if (found := self.get(slot, client)) is not None}
+            slots = [s for s in self._rows if not kept_only or self.is_kept(s, client)]
+            models = {slot: found.copy() for slot in slots if (found := self.get(slot, client)) is not None}
             if models:
                 states[client] = ClientState(models, frozenset(s for s in models if self.is_kept(s, client)))
         return states

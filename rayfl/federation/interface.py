@@ -141,6 +141,16 @@ class _Slot:
     unsent: np.ndarray  # (m, layers + 1): parts not yet uploaded, buffers last
 
 
+@dataclass(frozen=True)
+class FederationState:
+    """What the server knows of its clients between two rounds: who holds which models, and what has travelled."""
+
+    kept: dict[str, np.ndarray]  # by slot, the clients that hold on to a model
+    unsent: dict[str, np.ndarray]  # by slot, for these clients, the parts not yet uploaded
+    has_map: np.ndarray  # the clients that have got the low-rank map
+    map_digest: str
+
+
 class Federation(ABC):
     """Clients as a method sees them. Clients are numbered from 0; arrays over clients are indexed by that number."""
 
@@ -155,7 +165,9 @@ class Federation(ABC):
         self._workers = workers
         self._home = np.full(self.clients, -1)  # the worker that holds what a client keeps
         self._slots: dict[str, _Slot] = {}
+        self._changed_in = np.zeros(self.clients, np.int64)  # the round in which what a client keeps last changed
         self._has_map: tuple[LowRankMap | None, np.ndarray] = (None, np.zeros(self.clients, bool))
+        self._map_digest = ""
         self._shared_map: Any = None
 
     # -- how a federation reaches its workers -----------------------------------------------------------------
@@ -188,9 +200,11 @@ class Federation(ABC):
         self._slots.clear()
 
     def begin_round(self, number: int) -> None:
-        """Start a round: a new ledger, and new random streams everywhere."""
+        """Start a round: a new ledger, new random streams everywhere, and only kept models are still there."""
         self.round = number
         self.ledger = Ledger()
+        for slot in self._slots.values():
+            slot.where[~slot.kept] = -1
 
     def train(
         self,
@@ -247,6 +261,7 @@ class Federation(ABC):
             state.where[clients] = worker
             if keep:
                 self._home[clients] = worker
+                self._changed_in[clients] = self.round
         state.kept[cohort] = keep
         state.unsent[cohort] = True
 
@@ -310,7 +325,10 @@ class Federation(ABC):
         """
         known, has = self._has_map
         if known is not low_rank:
-            has = np.zeros(self.clients, bool)
+            digest = low_rank.digest()
+            if digest != self._map_digest:  # else it is the same one, read from a checkpoint
+                has = np.zeros(self.clients, bool)
+            self._map_digest = digest
             self._shared_map = self._share(low_rank)
         self.ledger.bytes_down += int((~has[clients]).sum()) * low_rank.components.size * FLOAT_BYTES
         has[clients] = True
@@ -400,6 +418,53 @@ class Federation(ABC):
             for clients, values in answers.values():
                 scores[:, clients] = values
             return Scores(*scores)
+
+    # -- checkpoints ------------------------------------------------------------------------------------------
+
+    def state(self) -> FederationState:
+        """Return what must be known to go on from here, the clients' models aside."""
+        kept = {name: np.flatnonzero(slot.kept) for name, slot in self._slots.items() if slot.kept.any()}
+        unsent = {name: self._slots[name].unsent[clients] for name, clients in kept.items()}
+        return FederationState(kept, unsent, np.flatnonzero(self._has_map[1]), self._map_digest)
+
+    def changed_since(self, number: int) -> np.ndarray:
+        """Return the clients whose kept models have changed after round `number`."""
+        keeps = np.zeros(self.clients, bool)
+        for slot in self._slots.values():
+            keeps |= slot.kept
+        return np.flatnonzero(keeps & (self._changed_in > number))
+
+    def kept_states(self, clients: np.ndarray) -> dict[int, ClientState]:
+        """Return copies of what these clients keep."""
+        homes = self._home[clients]
+        shares = {int(w): (clients[homes == w].tolist(),) for w in np.unique(homes[homes >= 0])}
+        answers = self._ask("kept", shares)
+        return {client: state for answer in answers.values() for client, state in answer.items()}
+
+    def restore(self, state: FederationState, number: int) -> None:
+        """Go back to how things stood after round `number`; `adopt` then brings the clients' models."""
+        self.forget()
+        self.round = number
+        self._changed_in[:] = number
+        for name, clients in state.kept.items():
+            slot = self._slot(name)
+            slot.kept[clients] = True
+            slot.unsent[clients] = state.unsent[name]
+        has = np.zeros(self.clients, bool)
+        has[state.has_map] = True
+        self._has_map, self._map_digest = (None, has), state.map_digest
+
+    def adopt(self, states: Mapping[int, ClientState]) -> None:
+        """Give clients back what they kept, spread over the workers."""
+        coming: dict[int, dict[int, ClientState]] = {}
+        for client, state in states.items():
+            worker = client % self._workers
+            models = {name: vector for name, vector in state.models.items() if self._slot(name).kept[client]}
+            coming.setdefault(worker, {})[client] = ClientState(models, frozenset(models))
+            self._home[client] = worker
+            for name in models:
+                self._slot(name).where[client] = worker
+        self._ask("adopt", {worker: (states,) for worker, states in coming.items()})
 
     # -- planning and counting --------------------------------------------------------------------------------
 

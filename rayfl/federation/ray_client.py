@@ -14,6 +14,9 @@ from threadpoolctl import threadpool_limits
 from rayfl.config import Config
 from rayfl.data import Dataset, Partition
 
+#: Calls of this group are answered while the actor computes.
+HEALTH = "health"
+
 
 @dataclass(frozen=True)
 class Seat:
@@ -34,27 +37,48 @@ class ClientActor:
 
         from rayfl.federation.worker import Worker
 
-        # Sums inside a matrix product may depend on the number of threads: one everywhere gives the same bits.
-        torch.set_num_threads(1)
-        threadpool_limits(1)  # again: torch has brought libraries with pools of their own
         self._gpus = [int(g) for g in ray.get_gpu_ids()]
         # Ray hides all other GPUs, so ours is number 0; on a machine that only counts GPUs there is none to use.
         self._device = "cuda:0" if self._gpus and torch.cuda.is_available() else "cpu"
         self._make_worker = Worker
         self._worker: Worker
+        self._epoch = 0
 
-    def open(self, config: Config, dataset: Dataset, partition: Partition) -> Seat:
+    def open(self, epoch: int, config: Config, dataset: Dataset, partition: Partition) -> Seat:
         """Take in the data; return where this actor is, which also says that it is ready."""
+        import torch
+
+        # Sums inside a matrix product may depend on the number of threads: one everywhere gives the same bits. Here,
+        # not at the start, since Ray may have made this actor in another thread than the one that calls run in.
+        torch.set_num_threads(1)
+        threadpool_limits(1)  # again: torch has brought libraries with pools of their own
         self._worker = self._make_worker(config, dataset, partition, self._device)
+        self._epoch = epoch
         return Seat(ray.get_runtime_context().get_node_id(), self._gpus, self._device, os.getpid())
 
-    def call(self, operation: str, shared: Any, *arguments: Any) -> Any:
+    def renew(self, epoch: int) -> None:
+        """Forget all clients, and from now on do only what is asked in this epoch.
+
+        A server that died may have left orders here; they must not touch what is restored now.
+        """
+        self._epoch = epoch
+        self._worker.forget(None)
+
+    def call(self, epoch: int, operation: str, shared: Any, *arguments: Any) -> Any:
         """Do one operation of the worker."""
+        if epoch != self._epoch:
+            raise RuntimeError(f"{operation} was asked for before a recovery, and comes too late")
         return getattr(self._worker, operation)(shared, *arguments)
+
+    @ray.method(concurrency_group=HEALTH)
+    def ping(self) -> None:
+        """Answer, whatever else goes on."""
 
 
 def prepare_process(search_path: list[str]) -> None:
     """Make an actor's process compute and import as the driver's would."""
     # A user's own method or model is imported by name here too, from where the driver would find it.
     sys.path.extend(p for p in search_path if p not in sys.path)
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ[name] = "1"  # for libraries that are not yet there, and in every thread
     threadpool_limits(1)

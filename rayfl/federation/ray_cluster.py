@@ -2,13 +2,19 @@
 
 import logging
 import os
+import signal
 import socket
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import floor
+from typing import Any
 
 import ray
+from ray.util.placement_group import PlacementGroup, get_current_placement_group, get_placement_group
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from rayfl.config import RayConfig
 from rayfl.errors import InputError
@@ -40,6 +46,9 @@ def connected(config: RayConfig) -> Iterator[None]:
             f"ray.address={address}: no Ray cluster answers there ({reason}); start one with 'ray start --head',"
             " or leave ray.address and RAY_ADDRESS empty for a local one"
         ) from None
+    if threading.current_thread() is threading.main_thread():
+        # Ray's own handler exits with 15; a shell expects 128 more of a process that SIGTERM ended.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         yield
     finally:
@@ -56,41 +65,111 @@ def _knock(address: str) -> None:
 
 @dataclass(frozen=True)
 class Node:
-    """What one node offers, and how many actors of this run's size that is."""
+    """What one node, or one bundle of a placement group, offers: how many actors of this run's size that is."""
 
+    id: str
     name: str
-    cpus: float
-    gpus: float
+    resources: dict[str, float]
     actors: int
+
+    @property
+    def offer(self) -> str:
+        """Say what it has and what fits."""
+        custom = {k: v for k, v in self.resources.items() if k not in ("CPU", "GPU") and ":" not in k}
+        others = "".join(f", {v:g} {k}" for k, v in custom.items() if k not in _OWN_OF_RAY)
+        has = f"{self.resources.get('CPU', 0):g} CPUs, {self.resources.get('GPU', 0):g} GPUs{others}"
+        return f"{self.name} has {has}: {self.actors} fit"
+
+
+_OWN_OF_RAY = ("memory", "object_store_memory")
+
+
+def needs(config: RayConfig) -> dict[str, float]:
+    """Return what one client actor takes."""
+    wanted = {"CPU": config.cpus_per_actor, "GPU": config.gpu_share, **config.resources}
+    return {name: amount for name, amount in wanted.items() if amount}
 
 
 def nodes(config: RayConfig) -> list[Node]:
-    """Return the cluster's live nodes with the number of client actors that fit on each when it is idle."""
-    found = []
-    for node in ray.nodes():
-        if node["Alive"]:
-            cpus, gpus = node["Resources"].get("CPU", 0.0), node["Resources"].get("GPU", 0.0)
-            found.append(Node(node["NodeManagerHostname"], cpus, gpus, _fit(config, cpus, gpus)))
-    return found
+    """Return the live nodes, or the placement group's bundles, with the client actors that fit on each when idle."""
+    group = placement_group(config)
+    if group is not None:
+        return [
+            Node("", f"bundle {i} of the placement group", has, _fit(config, has))
+            for i, has in enumerate(_free_in_bundles(group))
+        ]
+    return [
+        Node(node["NodeID"], node["NodeManagerHostname"], node["Resources"], _fit(config, node["Resources"]))
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
 
 
-def _fit(config: RayConfig, cpus: float, gpus: float) -> int:
+def _fit(config: RayConfig, has: dict[str, float]) -> int:
     """Count actors on one node. Ray packs fractions per device, so what is left of each GPU is lost."""
-    share = config.gpu_share
     bounds = []
-    if config.cpus_per_actor:
-        bounds.append(floor(cpus / config.cpus_per_actor + _SLACK))
-    if share:
-        bounds.append(floor(1 / share + _SLACK) * int(gpus) if share <= 1 else floor(gpus / share + _SLACK))
-    return min(bounds) if bounds else max(1, int(cpus))
+    for name, amount in needs(config).items():
+        if name == "GPU" and amount <= 1:
+            bounds.append(floor(1 / amount + _SLACK) * int(has.get(name, 0)))
+        else:
+            bounds.append(floor(has.get(name, 0) / amount + _SLACK))
+    return min(bounds) if bounds else max(1, int(has.get("CPU", 0)))
+
+
+def placement_group(config: RayConfig) -> PlacementGroup | None:
+    """Return the placement group that the config names, or the one that this process runs in: a Ray Tune trial, say."""
+    if config.placement_group is None:
+        return get_current_placement_group()
+    try:
+        return get_placement_group(config.placement_group)
+    except ValueError:
+        raise InputError(
+            f"ray.placement_group={config.placement_group}: there is no placement group of this name; create it with"
+            " ray.util.placement_group(bundles, name=...) before the run, in the same namespace"
+        ) from None
+
+
+def _free_in_bundles(group: PlacementGroup) -> list[dict[str, float]]:
+    """Return what each bundle has, less what this process itself takes of it."""
+    bundles = [dict(bundle) for bundle in group.bundle_specs]
+    if get_current_placement_group() == group:
+        mine = ray.get_runtime_context().get_assigned_resources()
+        # Ray does not say which bundle we are in; a Tune trial's own process is in the first that can hold it.
+        home = next((b for b in bundles if all(b.get(k, 0) >= v for k, v in mine.items())), {})
+        for name in mine.keys() & home.keys():
+            home[name] -= mine[name]
+    return bundles
+
+
+def client_strategy(config: RayConfig) -> Any:
+    """Return how Ray is to place the client actors: inside the placement group if there is one, else spread."""
+    group = placement_group(config)
+    return "SPREAD" if group is None else PlacementGroupSchedulingStrategy(group)
+
+
+def server_strategy(config: RayConfig) -> NodeAffinitySchedulingStrategy:
+    """Return how Ray is to place the server actor: on the head, with the driver, or on the node of this name."""
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    if config.server == "driver":
+        chosen = [ray.get_runtime_context().get_node_id()]
+    elif config.server == "head":
+        chosen = [n["NodeID"] for n in alive if "node:__internal_head__" in n["Resources"]]
+    else:
+        keys = ("NodeManagerHostname", "NodeManagerAddress", "NodeName", "NodeID")
+        chosen = [n["NodeID"] for n in alive if config.server in [n.get(key) for key in keys]]
+        if not chosen:
+            names = ", ".join(sorted({f"{n['NodeManagerHostname']} ({n['NodeManagerAddress']})" for n in alive}))
+            raise InputError(f"ray.server={config.server}: there is no such node; use head, driver, or one of: {names}")
+    # Soft: should that node be lost, the server starts anew on another.
+    return NodeAffinitySchedulingStrategy((chosen or [alive[0]["NodeID"]])[0], soft=True)
 
 
 def actors_that_fit(config: RayConfig, clients: int | None) -> int:
     """Return how many client actors to start; refuse what can never be placed, and say what could."""
     offered = nodes(config)
     room = sum(n.actors for n in offered)
-    each = f"{config.cpus_per_actor:g} CPUs" + (f" and {config.gpu_share:g} GPUs" if config.gpu_share else "")
-    has = "; ".join(f"{n.name} has {n.cpus:g} CPUs, {n.gpus:g} GPUs: {n.actors} fit" for n in offered)
+    each = " and ".join(f"{v:g} {k}{'s' * (k in ('CPU', 'GPU'))}" for k, v in (needs(config) or {"CPU": 0}).items())
+    has = "; ".join(n.offer for n in offered)
     if room == 0:
         raise InputError(f"no client actor fits: each takes {each}, but {has}; {_cure(config, offered)}")
     if config.actors is not None and config.actors > room:
@@ -102,7 +181,10 @@ def actors_that_fit(config: RayConfig, clients: int | None) -> int:
 
 
 def _cure(config: RayConfig, offered: list[Node]) -> str:
-    if config.gpu_share and not any(n.gpus for n in offered):
+    missing = [k for k in config.resources if not any(k in n.resources for n in offered)]
+    if missing:
+        return f"start nodes with ray start --resources='{{\"{missing[0]}\": ...}}', or leave out ray.resources"
+    if config.gpu_share and not any(n.resources.get("GPU") for n in offered):
         return "leave out ray.gpus_per_actor and ray.actors_per_gpu, or add nodes with GPUs"
     return "lower ray.cpus_per_actor" + (" or raise ray.actors_per_gpu" if config.gpu_share else "")
 

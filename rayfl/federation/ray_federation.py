@@ -1,20 +1,18 @@
-"""The federation on Ray: a server actor that runs the method, and client actors that each host many clients."""
+"""The federation on Ray, inside the server actor: client actors that each host many clients are its workers."""
 
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayError, RayTaskError
 
 from rayfl.config import Config
-from rayfl.errors import InputError, RayflError
+from rayfl.errors import LostError, RayflError
+from rayfl.federation.client_state import ClientState
 from rayfl.federation.interface import Facts, Federation
-from rayfl.federation.ray_client import ClientActor, Seat, prepare_process
-from rayfl.federation.ray_cluster import actors_that_fit, explain_unplaced
-from rayfl.preparation import Prepared
-from rayfl.server import RoundRecord, Server
+from rayfl.federation.ray_client import HEALTH, prepare_process
+from rayfl.server import RoundRecord, Server, Snapshot
 
 Actor = Any  # Ray's handles have no methods that a type checker could know
 
@@ -22,16 +20,23 @@ Actor = Any  # Ray's handles have no methods that a type checker could know
 class RayFederation(Federation):
     """Calls its workers as actors; lives inside the server actor, so that models go there and not to the driver."""
 
-    def __init__(self, facts: Facts, actors: Sequence[Actor]) -> None:
+    def __init__(self, facts: Facts, epoch: int, actors: Sequence[Actor]) -> None:
         super().__init__(facts, workers=len(actors))
-        self._actors = actors
+        self._epoch, self._actors = epoch, list(actors)
 
     def _share(self, arrays: Any) -> Any:
         return ray.put(arrays)
 
     def _ask(self, operation: str, shares: Mapping[int, tuple[Any, ...]], shared: Any = None) -> dict[int, Any]:
-        calls = [self._actors[w].call.remote(operation, shared, *arguments) for w, arguments in shares.items()]
-        return dict(zip(shares, _get(calls), strict=True))
+        calls = [
+            self._actors[w].call.remote(self._epoch, operation, shared, *arguments) for w, arguments in shares.items()
+        ]
+        return dict(zip(shares, get(calls), strict=True))
+
+    def join(self, actors: Sequence[Actor]) -> None:
+        """Take in more workers; clients move to them with the next training."""
+        self._actors += actors
+        self._workers = len(self._actors)
 
 
 class ServerActor:
@@ -42,73 +47,62 @@ class ServerActor:
         import scipy.optimize  # noqa: F401 - the first round needs it: better now, while the data load
 
         self._server: Server
+        self._fed: RayFederation
 
-    def open(self, config: Config, facts: Facts, truth: Any, actors: Sequence[Actor]) -> None:
+    def open(self, config: Config, facts: Facts, truth: Any, epoch: int, actors: Sequence[Actor]) -> None:
         """Take in what is known of the federation, and start the method."""
-        self._server = Server(config, RayFederation(facts, actors), truth)
+        self._fed = RayFederation(facts, epoch, actors)
+        self._server = Server(config, self._fed, truth)
+
+    def join(self, actors: Sequence[Actor]) -> None:
+        """Take in more client actors."""
+        self._fed.join(actors)
 
     def run_round(self, number: int) -> RoundRecord:
         """Run one round; see Server."""
         return self._server.run_round(number)
 
+    def snapshot(self) -> Snapshot:
+        """See Server."""
+        return self._server.snapshot()
 
-class RayServer:
-    """The driver's handle of the server actor and its client actors; looks like a Server."""
+    def changed_since(self, number: int) -> np.ndarray:
+        """See Server."""
+        return self._server.changed_since(number)
 
-    def __init__(self, server: Actor, seats: Sequence[Seat]) -> None:
-        self._server, self.seats = server, seats
+    def kept_states(self, clients: np.ndarray) -> dict[int, ClientState]:
+        """See Server."""
+        return self._server.kept_states(clients)
 
-    def run_round(self, number: int) -> RoundRecord:
-        """Run one round on the server actor."""
-        return _get([self._server.run_round.remote(number)])[0]
+    def restore(self, snapshot: Snapshot) -> None:
+        """See Server."""
+        self._server.restore(snapshot)
 
-    def describe(self) -> str:
-        """Say in a line where the clients live."""
-        nodes = len({seat.node for seat in self.seats})
-        devices = sorted({seat.device.partition(":")[0] for seat in self.seats})
-        return f"{len(self.seats)} client actors on {nodes} node{'s' * (nodes > 1)} ({', '.join(devices)})"
+    def adopt(self, states: dict[int, ClientState]) -> None:
+        """See Server."""
+        self._server.adopt(states)
 
-
-@contextmanager
-def ray_server(config: Config, prepared: Callable[[], Prepared]) -> Iterator[RayServer]:
-    """Start the actors on the Ray this process is connected to; release them in the end.
-
-    Actors start while `prepared` still loads the data, which then go once into the object store, where all actors of
-    a node read them without copying.
-    """
-    wanted = actors_that_fit(config.ray, config.partition.clients)
-    client: Any = ray.remote(ClientActor).options(
-        num_cpus=config.ray.cpus_per_actor, num_gpus=config.ray.gpu_share, scheduling_strategy="SPREAD"
-    )
-    remote_server: Any = ray.remote(ServerActor).options(num_cpus=0)
-    actors = [client.remote(sys.path) for _ in range(wanted)]
-    server = remote_server.remote(sys.path)
-    try:
-        ready = prepared()
-        while len(actors) > ready.partition.clients:
-            ray.kill(actors.pop())
-        data, shares = ray.put(ready.dataset), ray.put(ready.partition)
-        seats = _wait_for_seats(config, [actor.open.remote(ready.config, data, shares) for actor in actors])
-        _get([server.open.remote(config, ready.facts, ready.partition.true_cluster, actors)])
-        yield RayServer(server, seats)
-    finally:
-        for actor in [*actors, server]:
-            ray.kill(actor)
+    @ray.method(concurrency_group=HEALTH)
+    def ping(self) -> None:
+        """Answer, whatever else goes on."""
 
 
-def _wait_for_seats(config: Config, calls: Sequence[Any]) -> list[Seat]:
-    ready, waiting = ray.wait(list(calls), num_returns=len(calls), timeout=config.ray.start_timeout)
-    if waiting:
-        _get(ready)  # an actor that failed to start says why
-        raise InputError(explain_unplaced(config.ray, len(waiting), len(calls)))
-    return _get(calls)
-
-
-def _get(calls: Sequence[Any]) -> list[Any]:
+def get(calls: Sequence[Any]) -> list[Any]:
     """Wait for the calls, and turn Ray's wrapping of errors into the errors themselves."""
     try:
         return ray.get(list(calls))
     except RayTaskError as error:
-        raise error.cause if isinstance(error.cause, RayflError) else error from None
-    except RayActorError as error:
-        raise RayflError(f"an actor of this run died: {error}") from None
+        raise _unwrapped(error) from None
+    except RayError as error:  # a dead or unreachable actor, or an object that went with its node
+        reason = str(error).strip().splitlines()[0]
+        raise LostError(f"{type(error).__name__}: {reason}") from None
+
+
+def _unwrapped(error: RayTaskError) -> Exception:
+    """Return what went wrong inside a call; a loss that the call itself met is a loss for its caller too."""
+    cause = error.cause
+    if isinstance(cause, RayflError):
+        return cause
+    if isinstance(cause, RayError) and not isinstance(cause, RayTaskError):
+        return LostError(f"{type(cause).__name__}: {str(cause).strip().splitlines()[0]}")
+    return error

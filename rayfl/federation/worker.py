@@ -66,8 +66,12 @@ class Worker:
         self.states.remove(clients)
         return states
 
+    def kept(self, _: Any, clients: list[int]) -> dict[int, ClientState]:
+        """Return copies of what these clients hold on to."""
+        return self.states.take(clients, kept_only=True)
+
     def adopt(self, _: Any, states: dict[int, ClientState]) -> None:
-        """Take in clients that were given away."""
+        """Take in clients that were given away, or are read from a checkpoint."""
         self.states.restore(states)
 
     def train(self, stacks: list[np.ndarray], order: TrainOrder) -> None:

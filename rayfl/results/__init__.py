@@ -7,6 +7,17 @@ through `Storage` too, but what is in them is the engine's business.
 from rayfl.results.reader import Run, load
 from rayfl.results.schema import CLIENTS, CLUSTERS, ROUNDS, TABLES
 from rayfl.results.storage import Storage
-from rayfl.results.writer import RunWriter, TableWriter
+from rayfl.results.writer import RunWriter, TableWriter, check_tables
 
-__all__ = ["CLIENTS", "CLUSTERS", "ROUNDS", "TABLES", "Run", "RunWriter", "Storage", "TableWriter", "load"]
+__all__ = [
+    "CLIENTS",
+    "CLUSTERS",
+    "ROUNDS",
+    "TABLES",
+    "Run",
+    "RunWriter",
+    "Storage",
+    "TableWriter",
+    "check_tables",
+    "load",
+]

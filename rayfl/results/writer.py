@@ -164,6 +164,46 @@ class RunWriter:
         self.close()
 
 
+def check_tables(storage: Storage, last: int, method: str, seed: int) -> int:
+    """Make sure, before anything is written, that a run can go on after round `last`; return its last round written.
+
+    Every file must be whole, of this run, and hold every round once.
+    """
+    written = 0
+    for name, schema in TABLES.items():
+        rounds: list[int] = []
+        runs: set[str] = set()
+        for file in [f for f in storage.list(name) if f.endswith(".parquet")]:
+            where = f"{storage.path}/{name}/{file}"
+            try:
+                part = read_table(storage.read(f"{name}/{file}"))
+            except (pa.ArrowException, OSError, ValueError) as error:
+                raise InputError(
+                    f"{where} is damaged ({str(error).splitlines()[0]}): restore it, or run anew"
+                ) from None
+            if not part.schema.equals(schema):
+                raise InputError(f"{where} is no table of a run: it has other columns; restore it, or run anew")
+            rounds += pc.unique(part["round"]).to_pylist()
+            runs |= set(pc.unique(part["run"]).to_pylist())
+            if name == "rounds":
+                keys = set(zip(part["method"].to_pylist(), part["seed"].to_pylist(), strict=True))
+                if keys - {(method, seed)}:
+                    raise InputError(f"{where} is of another run, {keys}: restore the right one, or run anew")
+        if len(runs) > 1 or len(set(rounds)) < len(rounds):
+            raise InputError(
+                f"{storage.path}/{name} holds files of several runs, {sorted(runs)}, or one of them twice:"
+                " restore the right ones, or run anew"
+            )
+        if name == "rounds":
+            written = max(rounds, default=0)
+            missing = set(range(1, max(last, written) + 1)) - set(rounds)
+            if missing:
+                raise InputError(
+                    f"{storage.path}/rounds lacks rounds {sorted(missing)[:5]}: restore its files, or run anew"
+                )
+    return written
+
+
 def read_table(data: bytes) -> pa.Table:
     """Return the table in the bytes of one Parquet file."""
     return pq.read_table(pa.BufferReader(data))

@@ -1,0 +1,340 @@
+"""The driver's side of a run on Ray: starts the actors, watches over them, and replaces what is lost."""
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from rayfl.config import Config
+from rayfl.errors import InputError, LostError
+from rayfl.federation.client_state import ClientState
+from rayfl.federation.ray_client import HEALTH, ClientActor, Seat
+from rayfl.federation.ray_cluster import (
+    actors_that_fit,
+    client_strategy,
+    explain_unplaced,
+    nodes,
+    placement_group,
+    server_strategy,
+)
+from rayfl.federation.ray_federation import Actor, ServerActor, get
+from rayfl.preparation import Prepared
+from rayfl.server import RoundRecord, Snapshot
+
+log = logging.getLogger(__name__)
+
+#: Seconds between two looks at how the actors are, at most; and between two looks for room for more of them.
+LOOK_EVERY = 1.0
+GROW_EVERY = 10.0
+
+
+@dataclass
+class _Watched:
+    """An actor, where it is, and the ping that it has not yet answered."""
+
+    actor: Actor
+    seat: Seat | None = None
+    opening: Any = None
+    since: float = field(default_factory=time.monotonic)
+    ping: Any = None
+    sent: float = 0.0
+
+
+class RayServer:
+    """The driver's handle of the server actor and the client actors; looks like a Server.
+
+    Every call may raise LostError, when an actor has died or has not answered for `ray.lost_after` seconds. `recover`
+    then makes a federation of what is left and what can be started, in its first state: the caller restores the rest.
+    """
+
+    def __init__(self, config: Config, prepared: Callable[[], Prepared]) -> None:
+        """Start the actors, which import while `prepared` still loads the data."""
+        self._config = config
+        self._epoch = 1
+        self._clients: list[_Watched] = []
+        self._joining: list[_Watched] = []
+        self._cut_off: set[str] = set()  # nodes whose actors do not answer, though Ray may still believe in them
+        self._tick = min(LOOK_EVERY, config.ray.lost_after / 4)
+        self._looked = self._grown = time.monotonic()
+        self._running: Any = None
+        wanted = actors_that_fit(config.ray, config.partition.clients)
+        strategy = client_strategy(config.ray)
+        try:
+            self._clients = [_Watched(self._new_client(strategy)) for _ in range(wanted)]
+            self._server = _Watched(self._new_server())
+            self._prepared = prepared()
+            while len(self._clients) > self._prepared.partition.clients:
+                ray.kill(self._clients.pop().actor)
+            # Once into the object store, where all actors of a node read them without copying.
+            self._data = (ray.put(self._prepared.dataset), ray.put(self._prepared.partition))
+            self._wait_for_seats()
+            self._open_server()
+        except BaseException:
+            self.close()
+            raise
+
+    # -- what a Server does ------------------------------------------------------------------------------------
+
+    def run_round(self, number: int) -> RoundRecord:
+        """Run one round on the server actor."""
+        self._grow()
+        return self._ask("run_round", number)
+
+    def snapshot(self) -> Snapshot:
+        """See Server."""
+        return self._ask("snapshot")
+
+    def changed_since(self, number: int) -> np.ndarray:
+        """See Server."""
+        return self._ask("changed_since", number)
+
+    def kept_states(self, clients: np.ndarray) -> dict[int, ClientState]:
+        """See Server."""
+        return self._ask("kept_states", clients)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """See Server."""
+        self._ask("restore", snapshot)
+
+    def adopt(self, states: dict[int, ClientState]) -> None:
+        """See Server."""
+        self._ask("adopt", states)
+
+    def close(self) -> None:
+        """Release the actors."""
+        server = getattr(self, "_server", None)
+        for watched in [*self._clients, *self._joining, *([server] if server else [])]:
+            _kill(watched)
+
+    @property
+    def seats(self) -> list[Seat]:
+        """Where the client actors sit."""
+        return [client.seat for client in self._clients if client.seat is not None]
+
+    def describe(self) -> str:
+        """Say in a line where the clients live."""
+        count = len({seat.node for seat in self.seats})
+        devices = sorted({seat.device.partition(":")[0] for seat in self.seats})
+        return f"{len(self.seats)} client actors on {count} node{'s' * (count > 1)} ({', '.join(devices)})"
+
+    # -- starting ----------------------------------------------------------------------------------------------
+
+    def _new_client(self, strategy: Any) -> Actor:
+        config = self._config.ray
+        return (
+            _remote(ClientActor)
+            .options(
+                num_cpus=config.cpus_per_actor,
+                num_gpus=config.gpu_share,
+                resources=config.resources or None,
+                scheduling_strategy=strategy,
+            )
+            .remote(sys.path)
+        )
+
+    def _new_server(self) -> Actor:
+        strategy = server_strategy(self._config.ray)
+        return _remote(ServerActor).options(num_cpus=0, scheduling_strategy=strategy).remote(sys.path)
+
+    def _open(self, client: _Watched) -> Any:
+        client.opening = client.actor.open.remote(self._epoch, self._prepared.config, *self._data)
+        return client.opening
+
+    def _wait_for_seats(self) -> None:
+        """Wait for the first actors; they must all start, or what is missing is told."""
+        timeout = self._config.ray.start_timeout
+        calls = [self._open(client) for client in self._clients]
+        ready, waiting = ray.wait(calls, num_returns=len(calls), timeout=timeout)
+        if waiting:
+            get(ready)  # an actor that failed to start says why
+            raise InputError(explain_unplaced(self._config.ray, len(waiting), len(calls)))
+        for client, seat in zip(self._clients, get(calls), strict=True):
+            client.seat = seat
+
+    def _open_server(self) -> None:
+        ready = self._prepared
+        actors = [client.actor for client in self._clients]
+        self._ask("open", self._config, ready.facts, ready.partition.true_cluster, self._epoch, actors)
+
+    # -- watching ----------------------------------------------------------------------------------------------
+
+    def _ask(self, operation: str, *arguments: Any) -> Any:
+        """Call the server actor, and look after all actors while it works."""
+        self._running = getattr(self._server.actor, operation).remote(*arguments)
+        return self._wait([self._running])[0]
+
+    def _wait(self, calls: Sequence[Any]) -> list[Any]:
+        waiting = list(calls)
+        while waiting:
+            done, waiting = ray.wait(waiting, timeout=self._tick)
+            get(done)  # the first failure is enough
+            if waiting:
+                self._look()
+        return get(calls)
+
+    def _look(self) -> None:
+        """Ping everyone who owes no answer; give up on those who have owed one for too long."""
+        now = time.monotonic()
+        slept = now - self._looked > 10 * self._tick + 5  # this process itself stood still: blame nobody for it
+        self._looked = now
+        silent = []
+        for watched in [*self._clients, self._server]:
+            if watched.ping is not None and ray.wait([watched.ping], timeout=0)[0]:
+                answered, watched.ping = watched.ping, None
+                get([answered])
+            if watched.ping is None or slept:
+                watched.ping, watched.sent = watched.actor.ping.remote(), now
+            elif now - watched.sent > self._config.ray.lost_after:
+                silent.append(watched)
+        if silent:
+            self._give_up(silent)
+            raise LostError(f"{len(silent)} actors did not answer for ray.lost_after={self._config.ray.lost_after:g} s")
+
+    def _give_up(self, silent: Sequence[_Watched]) -> None:
+        for watched in silent:
+            _kill(watched)
+            if watched.seat is not None:
+                self._cut_off.add(watched.seat.node)
+        # A node with actors that do answer is not cut off: one of its processes hangs.
+        self._cut_off -= {c.seat.node for c in self._clients if c.seat and c not in silent and c.ping is None}
+
+    # -- recovering --------------------------------------------------------------------------------------------
+
+    def recover(self) -> str:
+        """Make a federation of the actors that answer and new ones for the rest; return what was lost and replaced."""
+        self._epoch += 1
+        had = len(self._clients)
+        server_lost = not self._answering([self._server]) or not self._is_idle()
+        if server_lost:
+            _kill(self._server)
+            self._server = _Watched(self._new_server())
+        self._clients = self._answering(self._clients)
+        left = len(self._clients)
+        self._wait([client.actor.renew.remote(self._epoch) for client in self._clients])
+        self._replace(had - left)
+        if not self._clients:
+            raise LostError("no client actor is left, and none could be started")
+        self._open_server()
+        parts = ["the server actor"] * server_lost + [f"{had - left} of {had} client actors"] * (left < had)
+        return f"lost {' and '.join(parts) or 'a call'}; going on with {self.describe()}"
+
+    def _answering(self, actors: Sequence[_Watched]) -> list[_Watched]:
+        """Return the actors that are alive; the others are killed for good, should they only hang."""
+        for watched in actors:
+            watched.ping, watched.sent = watched.actor.ping.remote(), time.monotonic()
+        pings = [watched.ping for watched in actors]
+        ray.wait(pings, num_returns=len(pings), timeout=self._config.ray.lost_after)
+        alive, silent = [], []
+        for watched in actors:
+            done = bool(ray.wait([watched.ping], timeout=0)[0])
+            if done and _succeeded(watched.ping):
+                watched.ping = None
+                alive.append(watched)
+            else:
+                _kill(watched)
+                silent += [] if done else [watched]
+        self._give_up(silent)
+        return alive
+
+    def _is_idle(self) -> bool:
+        """Whether the server's last call has ended, as it should once the dead are known to be dead."""
+        return self._running is None or bool(ray.wait([self._running], timeout=self._config.ray.lost_after)[0])
+
+    def _replace(self, missing: int) -> None:
+        """Start client actors for those that are lost, where there is room; if some do not start, go on without."""
+        patience = max(30.0, self._config.ray.lost_after)
+        coming = self._start_more(missing)
+        calls = [client.opening for client in coming]
+        if calls:
+            # Without survivors there is nothing else to do than to wait.
+            ray.wait(
+                calls, num_returns=len(calls), timeout=patience if self._clients else self._config.ray.start_timeout
+            )
+        for client in coming:
+            if not self._seated(client):
+                _kill(client)
+
+    def _grow(self) -> None:
+        """Let actors join for which there is room by now: on nodes that have come, or for some that were lost."""
+        for client in self._joining:
+            if self._seated(client):
+                self._ask("join", [client.actor])
+            elif time.monotonic() - client.since > self._config.ray.start_timeout or _failed(client.opening):
+                _kill(client)
+        self._joining = [c for c in self._joining if c.seat is None and not _failed(c.opening)]
+        if time.monotonic() - self._grown < GROW_EVERY:
+            return
+        self._grown = time.monotonic()
+        most = min(self._config.ray.actors or sys.maxsize, self._prepared.partition.clients)
+        self._joining += self._start_more(most - len(self._clients) - len(self._joining))
+
+    def _start_more(self, count: int) -> list[_Watched]:
+        """Start up to `count` client actors on nodes that have room for them."""
+        strategies = self._room()[: max(0, count)]
+        started = [_Watched(self._new_client(strategy)) for strategy in strategies]
+        for client in started:
+            self._open(client)
+        return started
+
+    def _room(self) -> list[Any]:
+        """Return a place for each client actor that could be started now, by turns over the nodes."""
+        config, offered = self._config.ray, nodes(self._config.ray)
+        if placement_group(config) is not None:
+            room = sum(n.actors for n in offered) - len(self._clients) - len(self._joining)
+            return [client_strategy(config)] * max(0, room)
+        taken = [c.seat.node for c in self._clients if c.seat] + [""] * len(self._joining)
+        free = {n.id: n.actors - taken.count(n.id) for n in offered if n.id not in self._cut_off}
+        places = [id for turn in range(max(free.values(), default=0)) for id, room in free.items() if turn < room]
+        places = places[: max(0, len(places) - len(self._joining))]
+        return [NodeAffinitySchedulingStrategy(id, soft=False) for id in places]
+
+    def _seated(self, client: _Watched) -> bool:
+        """Take a new client actor in, if it is ready."""
+        if not ray.wait([client.opening], timeout=0)[0] or not _succeeded(client.opening):
+            return False
+        client.seat = get([client.opening])[0]
+        self._clients.append(client)
+        return True
+
+
+@contextmanager
+def ray_server(config: Config, prepared: Callable[[], Prepared]) -> Iterator[RayServer]:
+    """Start the actors on the Ray this process is connected to; release them in the end."""
+    server = RayServer(config, prepared)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def _remote(cls: type) -> Any:
+    """Make an actor's class remote; it answers pings while it computes."""
+    decorate: Any = ray.remote
+    return decorate(concurrency_groups={HEALTH: 1})(cls)
+
+
+def _succeeded(call: Any) -> bool:
+    try:
+        ray.get(call, timeout=0)
+    except RayError:
+        return False
+    return True
+
+
+def _failed(call: Any) -> bool:
+    return bool(ray.wait([call], timeout=0)[0]) and not _succeeded(call)
+
+
+def _kill(watched: _Watched) -> None:
+    try:
+        ray.kill(watched.actor)
+    except (RayError, ValueError) as error:
+        log.debug("an actor could not be killed: %s", error)  # it is gone already

@@ -1,0 +1,68 @@
+"""Being asked to stop: the round in hand may end and a checkpoint be written, but nobody waits for long."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+#: Seconds that the round in hand gets to end: less than the 30 that Kubernetes and Slurm leave before they kill.
+GRACE = 20.0
+
+
+class Stopped(KeyboardInterrupt):
+    """SIGINT or SIGTERM ended the run; what is written can be resumed."""
+
+    def __init__(self, number: int, message: str = "") -> None:
+        super().__init__(message)
+        self.number = number
+
+    @property
+    def exit_code(self) -> int:
+        """What a shell expects of a process that a signal ended: 130 or 143."""
+        return 128 + self.number
+
+
+class Stop:
+    """Whether somebody has asked to stop, and by which signal."""
+
+    def __init__(self) -> None:
+        self.asked: int | None = None
+
+
+@contextmanager
+def stopping(grace: float = GRACE) -> Iterator[Stop]:
+    """Let SIGINT and SIGTERM only be remembered, for the caller to act on between two rounds.
+
+    If it does not within `grace` seconds, or if a second SIGINT comes, Stopped is raised where the process stands.
+    Outside the main thread signals are somebody else's, and nothing is changed.
+    """
+    stop = Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def asked(number: int, _: FrameType | None) -> None:
+        if stop.asked is not None:
+            if number == signal.SIGINT:
+                raise Stopped(stop.asked)
+            return
+        stop.asked = number
+        signal.setitimer(signal.ITIMER_REAL, grace)
+        # Not through the console: the handler may have interrupted it in the middle of a line.
+        os.write(2, b"\nstopping after this round; Ctrl-C again leaves at once\n")
+
+    def too_late(_: int, __: FrameType | None) -> None:
+        raise Stopped(stop.asked or signal.SIGINT)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)}
+    signal.signal(signal.SIGINT, asked)
+    signal.signal(signal.SIGTERM, asked)
+    signal.signal(signal.SIGALRM, too_late)
+    try:
+        yield stop
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,562 @@
+"""Checkpoints: what they hold, what they cost, how a run goes on from them, and what is refused."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from tables import assert_same, tables
+
+from rayfl.checkpoints import Checkpoints
+from rayfl.config import load_config
+from rayfl.errors import ClientError, InputError, RayflError
+from rayfl.packing import pack, unpack
+from rayfl.preparation import prepare
+from rayfl.results import Run, Storage, load
+from rayfl.screen import Screen
+from rayfl.simulation import resume, simulate
+
+SMALL = ["federation=serial", "data.limit=480", "partition.clients=12", "local.steps=2", "local.lr=0.1"]
+FEDAC = [*SMALL, "method.tune_from=2", "participation.fraction=0.5"]
+Runs = Callable[..., Run]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Runs:
+    """Run in a folder of this test's own, under a name; every method in process."""
+
+    def simulated(name: str, *overrides: str) -> Run:
+        return simulate(load_config(None, [f"output.dir={tmp_path}", f"name={name}", *overrides]), Screen(quiet=True))
+
+    return simulated
+
+
+def go_on(run_or_path: Run | Path, *overrides: str) -> Run:
+    path = run_or_path.path if isinstance(run_or_path, Run) else run_or_path
+    return resume(path, overrides, Screen(quiet=True))
+
+
+# -- plain data --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Inner:
+    vector: np.ndarray
+    name: str = "x"
+
+
+@dataclass
+class Outer:
+    inner: Inner | None
+    many: list[Inner]
+    table: dict[int, np.ndarray]
+    number: float
+    scalar: Any
+    pair: tuple[int, str]
+    nothing: Inner | None = None
+
+
+def test_state_comes_back_as_it_was_with_its_classes_and_types() -> None:
+    state = Outer(
+        Inner(np.arange(3, dtype=np.float32)),
+        [Inner(np.zeros((2, 0))), Inner(np.ones(1, bool), "y")],
+        {7: np.array([1, 2], np.int16)},
+        float("nan"),
+        np.float32(0.1),
+        (3, "z"),
+    )
+    tree, arrays = pack(state)
+    back = unpack((json.loads(json.dumps(tree)), arrays), Outer)
+    assert isinstance(back.inner, Inner) and back.inner.vector.dtype == np.float32
+    np.testing.assert_array_equal(back.inner.vector, [0, 1, 2])
+    assert [i.name for i in back.many] == ["x", "y"] and back.many[0].vector.shape == (2, 0)
+    assert back.table[7].dtype == np.int16
+    assert back.number != back.number and back.nothing is None
+    assert back.scalar == np.float32(0.1) and back.scalar.dtype == np.float32
+    assert back.pair == (3, "z")
+    back.inner.vector[0] = 5  # a copy, and one may write to it
+    assert state.inner is not None and state.inner.vector[0] == 0
+
+
+def test_a_method_whose_state_cannot_be_saved_is_told_before_the_first_round(
+    run: Runs, own_code: Callable[[str, str], None], tmp_path: Path
+) -> None:
+    own_code(
+        "unsaveable",
+        """
+from rayfl.methods.fedavg import FedAvg
+
+class Mine(FedAvg):
+    def start(self):
+        super().start()
+        self.state.generator = object()
+        self.state = {"generator": object()}
+""",
+    )
+    with pytest.raises(InputError, match=r"method\.0 is of type object, which a checkpoint cannot hold"):
+        run("a", *SMALL, "method.name=unsaveable:Mine")
+    assert not (tmp_path / "a").exists()
+
+
+# -- going on ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("federation", ["serial", "ray"])
+def test_a_run_that_is_given_more_rounds_equals_one_that_had_them_from_the_start(
+    run: Runs, ray_session: None, federation: str
+) -> None:
+    """Also where the last round is special: tested though it is not its turn, and fine-tuned after."""
+    common = [*FEDAC, "evaluate.every=3", "method.finetune=true"]
+    undisturbed = run("a", *common, "rounds=8")
+    short = run("b", *common, "rounds=5", "output.checkpoint_every=2")
+    assert len(short.rounds["accuracy"].dropna()) == 2  # rounds 3 and 5
+    on = [] if federation == "serial" else ["federation=ray", "ray.actors=2"]
+    longer = go_on(short, "rounds=8", *on)
+    assert_same(undisturbed, longer)
+    assert longer.config.rounds == 8
+    assert_same(undisturbed, load(short.path))
+
+
+def test_resuming_a_finished_run_changes_nothing(run: Runs) -> None:
+    done = run("a", *SMALL, "rounds=3", "method.name=fedavg")
+    before = {p: p.read_bytes() for p in Path(done.path).rglob("*") if p.is_file()}
+    assert len(go_on(done).rounds) == 3
+    assert {p: p.read_bytes() for p in Path(done.path).rglob("*") if p.is_file()} == before
+
+
+def test_without_checkpoints_a_run_begins_anew_and_comes_out_the_same(run: Runs) -> None:
+    undisturbed = run("a", *FEDAC, "rounds=5")
+    short = run("b", *FEDAC, "rounds=3", "output.checkpoint_every=0")
+    assert not (Path(short.path) / "checkpoints").exists()
+    assert_same(undisturbed, go_on(short, "rounds=5"))
+
+
+def test_checkpoints_work_on_any_storage(ray_session: None, tmp_path: Path) -> None:
+    """A stand-in for object stores (memory, through fsspec and pyarrow.fs) and one for shared folders (a file URI)."""
+    common = [*FEDAC, "output.checkpoint_every=1"]
+    undisturbed = simulate(load_config(None, [*common, "rounds=6", f"output.dir={tmp_path}"]), Screen(quiet=True))
+    for where in (f"memory://{uuid.uuid4().hex}", f"file://{tmp_path}/shared%20folder"):
+        short = simulate(load_config(None, [*common, "rounds=4", f"output.dir={where}", "name=x"]), Screen(quiet=True))
+        assert short.path.startswith(("memory://", "/"))
+        names = Storage(short.path).list("checkpoints")
+        assert [n for n in names if n.startswith("round")] == ["round-000002.json", "round-000003.json"]
+        assert_same(undisturbed, resume(short.path, ["rounds=6"], Screen(quiet=True)))
+
+
+def test_a_failing_client_leaves_a_run_that_goes_on_once_its_code_is_mended(
+    run: Runs, own_code: Callable[[str, str], None], tmp_path: Path
+) -> None:
+    code = """
+from pathlib import Path
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.head = nn.Linear(64, classes)
+        self.steps = 0
+
+    def forward(self, x):
+        self.steps += self.training
+        if self.steps > 60 and not Path(PATH).exists():
+            raise RuntimeError("the cat ate it")
+        return self.head(x.flatten(1))
+""".replace("PATH", repr(str(tmp_path / "mended")))
+    own_code("fragile", code)
+    common = [*SMALL, "method.name=ditto", "model.name=fragile:Net", "training=loop", "output.checkpoint_every=1"]
+    with pytest.raises(ClientError, match=r"client \d+ failed in round \d:\nTraceback(.|\n)*the cat ate it"):
+        run("a", *common, "rounds=5")
+    (tmp_path / "mended").touch()
+    assert 0 < len(load(tmp_path / "a").rounds) < 5
+    assert_same(run("b", *common, "rounds=5"), go_on(tmp_path / "a"))
+
+
+# -- what they hold and cost -------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_writes_only_those_who_trained_and_old_ones_are_pruned(run: Runs, tmp_path: Path) -> None:
+    """A quarter of the clients per round: checkpoints share files, and hold nobody more than twice on the whole."""
+    seen: list[dict[str, list[str]]] = []
+
+    class Watching(Screen):
+        def show_round(self, record: Any) -> None:
+            super().show_round(record)
+            folder = tmp_path / "a" / "checkpoints"
+            for path in sorted(folder.glob("round-*.json"))[-1:]:
+                seen.append({path.name: sorted(json.loads(path.read_bytes())["checks"])})
+                files = {p.name for p in folder.iterdir()}
+                needed = set()
+                for manifest in folder.glob("round-*.json"):
+                    needed |= {manifest.name, *json.loads(manifest.read_bytes())["checks"]}
+                assert files == needed  # nothing missing, nothing left behind
+                assert len([f for f in files if f.endswith(".json")]) <= 2
+
+    words = [*SMALL, "method.name=ditto", "participation.fraction=0.25", "rounds=20", "output.checkpoint_every=1"]
+    config = load_config(None, [f"output.dir={tmp_path}", "name=a", *words])
+    simulate(config, Watching(quiet=True))
+    written = {name for entry in seen for names in entry.values() for name in names if name.startswith("clients")}
+    assert len(written) > 10  # a file per round, of those who trained
+    held = [p.stat().st_size for p in (tmp_path / "a" / "checkpoints").glob("clients-*")]
+    model = prepare(config).facts.initial.nbytes
+    assert sum(held) < 2 * 12 * 2 * 1.1 * model  # twelve clients, each with two models
+
+
+def test_by_default_checkpoints_take_a_fiftieth_of_the_time(tmp_path: Path) -> None:
+    """On a clock of the test's own: rounds take 1 s, a checkpoint takes 0.5 s."""
+    p = prepare(load_config(None, [*SMALL, "method.name=fedavg", "rounds=2000"]))
+    now = [0.0]
+    checkpoints = Checkpoints(Storage(tmp_path), p.config, p, clock=lambda: now[0])
+
+    class Slow:
+        def __init__(self) -> None:
+            self.round = 0
+            self.written: list[int] = []
+
+        def snapshot(self) -> Any:
+            from rayfl.server import Snapshot
+
+            now[0] += 0.5
+            self.written.append(self.round)
+            return Snapshot(self.round, pack(None, "method"), pack(None, "federation"))
+
+        def changed_since(self, number: int) -> np.ndarray:
+            return np.array([], int)
+
+    server: Any = Slow()
+    for server.round in range(1, 1001):
+        now[0] += 1
+        if checkpoints.is_due(server.round):
+            checkpoints.write(server)
+    assert len(server.written) == pytest.approx(1000 * 0.02 / 0.5, rel=0.1)
+    assert server.written[0] == 1  # at once, since nobody knows yet what one costs
+    assert max(np.diff(server.written)) < 60
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 6 rounds of which 4 are there, with checkpoints after 3 and 4."""
+    folder = tmp_path_factory.mktemp("stopped")
+
+    class Impatient(Screen):
+        def show_round(self, record: Any) -> None:
+            if record.number == 5:
+                raise RayflError("enough")
+
+    words = [*FEDAC, f"output.dir={folder}", "name=a", "rounds=6", "output.checkpoint_every=1"]
+    with pytest.raises(RayflError, match="enough"):
+        simulate(load_config(None, words), Impatient(quiet=True))
+    return folder / "a"
+
+
+def spoil(path: Path, how: str) -> None:
+    data = path.read_bytes()
+    if how == "truncated":
+        path.write_bytes(data[: len(data) // 2])
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "a flipped bit":
+        middle = len(data) // 2
+        path.write_bytes(data[:middle] + bytes([data[middle] ^ 16]) + data[middle + 1 :])
+    elif how == "a pickle":
+        np.save(path.open("wb"), np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    elif how == "gone":
+        path.unlink()
+
+
+def newest(folder: Path, pattern: str) -> Path:
+    return sorted(folder.glob(pattern))[-1]
+
+
+HOSTILE: dict[str, tuple[Callable[[Path], None], list[str], str]] = {
+    "a truncated checkpoint": (
+        lambda f: spoil(newest(f, "checkpoints/round-*.json"), "truncated"),
+        [],
+        r"round-000004\.json is damaged.*remove it",
+    ),
+    "an empty checkpoint": (
+        lambda f: spoil(newest(f, "checkpoints/round-*.json"), "empty"),
+        [],
+        r"round-000004\.json is damaged",
+    ),
+    "a checkpoint that is a list": (
+        lambda f: newest(f, "checkpoints/round-*.json").write_text("[1, 2]"),
+        [],
+        r"no checkpoint of this rayfl",
+    ),
+    "a checkpoint of another version": (
+        lambda f: rewrite(f, lambda tree: tree.update(rayfl_checkpoint=99)),
+        [],
+        r"not of version 1",
+    ),
+    "a truncated server file": (
+        lambda f: spoil(newest(f, "checkpoints/server-*"), "truncated"),
+        [],
+        r"server-000004\.npz is damaged.*remove round-000004\.json",
+    ),
+    "a server file with a flipped bit": (
+        lambda f: spoil(newest(f, "checkpoints/server-*"), "a flipped bit"),
+        [],
+        r"server-000004\.npz is damaged",
+    ),
+    "a server file that is gone": (lambda f: spoil(newest(f, "checkpoints/server-*"), "gone"), [], r"is gone"),
+    "a client file with a flipped bit": (
+        lambda f: spoil(newest(f, "checkpoints/clients-*"), "a flipped bit"),
+        [],
+        r"clients-\d+-\d+\.npz is damaged",
+    ),
+    "a client file that is gone": (lambda f: spoil(newest(f, "checkpoints/clients-*"), "gone"), [], r"is gone"),
+    "a pickle for a client file": (
+        lambda f: spoil(newest(f, "checkpoints/clients-*"), "a pickle"),
+        [],
+        r"clients-\d+-\d+\.npz is damaged",
+    ),
+    "a pickle whose checksum was set right": (
+        lambda f: forge(f),
+        [],
+        r"server-000004\.npz cannot be read",
+    ),
+    "swapped client files": (lambda f: swap(f), [], r"is damaged, or of another run"),
+    "a state of another method": (
+        lambda f: rewrite(f, lambda tree: tree.update(method={"fields": {"wrong": 1}})),
+        [],
+        r"does not hold the state of this method",
+    ),
+    "a checkpoint that names a class": (
+        lambda f: rewrite(f, lambda tree: tree.update(method={"os.system": "true"})),
+        [],
+        r"does not hold the state of this method",
+    ),
+    "a truncated table": (
+        lambda f: spoil(f / "rounds" / "part-00000.parquet", "truncated"),
+        [],
+        r"rounds/part-00000\.parquet is damaged",
+    ),
+    "an empty table": (
+        lambda f: spoil(f / "clients" / "part-00000.parquet", "empty"),
+        [],
+        r"clients/part-00000\.parquet is damaged",
+    ),
+    "a foreign table": (
+        lambda f: pd.DataFrame({"a": [1]}).to_parquet(f / "clusters" / "part-00000.parquet"),
+        [],
+        r"is no table of a run: it has other columns",
+    ),
+    "swapped tables": (
+        lambda f: shutil.copy(f / "clients" / "part-00000.parquet", f / "clusters" / "part-00000.parquet"),
+        [],
+        r"clusters/part-00000\.parquet is no table of a run",
+    ),
+    "a table of another seed": (lambda f: relabel(f, seed=7), [], r"is of another run"),
+    "a table twice": (
+        lambda f: shutil.copy(f / "rounds" / "part-00000.parquet", f / "rounds" / "part-00001.parquet"),
+        [],
+        r"holds files of several runs.*or one of them twice",
+    ),
+    "rounds that are gone": (
+        lambda f: spoil(f / "rounds" / "part-00000.parquet", "gone"),
+        [],
+        r"lacks rounds \[1, 2, 3, 4\]",
+    ),
+    "a config with another seed": (
+        lambda f: (f / "config.yaml").write_text((f / "config.yaml").read_text().replace("seed: 0", "seed: 1")),
+        [],
+        r"seed=1: the run began with 0",
+    ),
+    "a config that is no YAML": (lambda f: (f / "config.yaml").write_text("a: [1"), [], r"not valid YAML"),
+    "a config that is gone": (lambda f: (f / "config.yaml").unlink(), [], r"config\.yaml missing"),
+    "another method": (lambda f: None, ["method.name=fedavg"], r"method\.name='fedavg': the run began with 'fedac'"),
+    "another learning rate": (lambda f: None, ["local.lr=0.2"], r"local\.lr=0\.2: the run began with 0\.1"),
+    "fewer rounds": (lambda f: None, ["rounds=4"], r"can only be given more"),
+    "an unknown key": (lambda f: None, ["rouds=9"], r"did you mean 'rounds'"),
+    "other data": (
+        lambda f: rewrite(f, lambda tree: tree.update(data="0" * 32)),
+        [],
+        r"the data are not those that",
+    ),
+    "another initial model": (
+        lambda f: rewrite(f, lambda tree: tree.update(model="0" * 32)),
+        [],
+        r"the initial model is not the one",
+    ),
+}
+
+
+def rewrite(folder: Path, change: Callable[[dict], None]) -> None:
+    path = newest(folder, "checkpoints/round-*.json")
+    tree = json.loads(path.read_bytes())
+    change(tree)
+    path.write_text(json.dumps(tree))
+
+
+def forge(folder: Path) -> None:
+    """Put code where data belong, with the right length and checksum: it must still not be loaded."""
+    import zlib
+
+    path = newest(folder, "checkpoints/server-*")
+
+    class Bomb:
+        def __reduce__(self) -> Any:
+            return os.system, (f"touch {folder}/exploded",)
+
+    np.savez(path, **{"method.centres": np.array([Bomb()], dtype=object)})  # type: ignore[arg-type]
+    data = path.read_bytes()
+    rewrite(folder, lambda tree: tree["checks"].update({path.name: [len(data), zlib.crc32(data)]}))
+
+
+def swap(folder: Path) -> None:
+    one, other = sorted(folder.glob("checkpoints/clients-*"))[-2:]
+    first, second = one.read_bytes(), other.read_bytes()
+    one.write_bytes(second)
+    other.write_bytes(first)
+
+
+def relabel(folder: Path, seed: int) -> None:
+    path = folder / "rounds" / "part-00000.parquet"
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path)
+    at = table.schema.get_field_index("seed")
+    pq.write_table(table.set_column(at, table.schema.field(at), pa.array([seed] * len(table))), path)
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_hostile_input_gets_one_clear_error_and_nothing_is_overwritten(
+    stopped: Path, tmp_path: Path, what: str
+) -> None:
+    folder = tmp_path / "a"
+    shutil.copytree(stopped, folder)
+    harm, words, told = HOSTILE[what]
+    harm(folder)
+    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    with pytest.raises(InputError, match=told) as error:
+        go_on(folder, *words)
+    assert len(error.value.lines) == 1
+    after = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    after.pop(folder / ".lock", None)
+    before.pop(folder / ".lock", None)
+    assert after == before
+
+
+def test_an_untouched_copy_of_that_run_goes_on(stopped: Path, tmp_path: Path, run: Runs) -> None:
+    """So that what the hostile tests refuse is refused for the harm alone."""
+    shutil.copytree(stopped, tmp_path / "a")
+    assert_same(run("b", *FEDAC, "rounds=6"), go_on(tmp_path / "a"))
+
+
+def test_after_removing_a_damaged_checkpoint_the_one_before_is_used(stopped: Path, tmp_path: Path, run: Runs) -> None:
+    folder = tmp_path / "a"
+    shutil.copytree(stopped, folder)
+    spoil(newest(folder, "checkpoints/server-*"), "truncated")
+    newest(folder, "checkpoints/round-*.json").unlink()
+    assert_same(run("b", *FEDAC, "rounds=6"), go_on(folder))
+
+
+def test_two_processes_do_not_write_to_one_run(stopped: Path, tmp_path: Path) -> None:
+    shutil.copytree(stopped, tmp_path / "a")
+    with Storage(tmp_path / "a").locked(), pytest.raises(InputError, match="being written to by another process"):
+        go_on(tmp_path / "a")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk takes root")
+def test_a_full_disk_ends_the_run_with_one_line_and_leaves_what_was_written(run: Runs, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "t", str(disk)], check=False).returncode:
+        pytest.skip("this machine does not let one mount")
+    try:
+        config = load_config(None, [*FEDAC, f"output.dir={disk}", "name=a", "rounds=40", "output.checkpoint_every=1"])
+        with pytest.raises(RayflError, match=r"cannot be written to: No space left on device; mend that.*rayfl resume"):
+            simulate(config, Screen(quiet=True))
+        shutil.copytree(disk / "a", tmp_path / "rescued")
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+    rescued = load(tmp_path / "rescued")
+    reference = run("b", *FEDAC, "rounds=40")
+    count = len(rescued.rounds)
+    for ours, theirs in zip(tables(rescued), tables(reference), strict=True):
+        part = theirs[theirs["round"] <= count].reset_index(drop=True)
+        pd.testing.assert_frame_equal(ours[ours["round"] <= count], part, check_exact=True)
+    assert_same(reference, go_on(rescued))
+
+
+# -- signals -----------------------------------------------------------------------------------------------------
+
+
+def started(folder: Path, *words: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "rayfl.cli", "run", f"output.dir={folder}", "name=a", *words],
+        cwd=folder,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def wait_for_rounds(folder: Path, count: int, process: subprocess.Popen | None = None, timeout: float = 120) -> None:
+    end = time.monotonic() + timeout
+    while time.monotonic() < end:
+        try:
+            if len(load(folder / "a").rounds) >= count:
+                return
+        except InputError:
+            pass
+        assert process is None or process.poll() is None, process.stderr.read() if process.stderr else ""
+        time.sleep(0.05)
+    raise TimeoutError(f"no {count} rounds in {folder} after {timeout} s")
+
+
+LONG = [*FEDAC, "rounds=400", "output.checkpoint_every=1000"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_after_the_round_with_a_checkpoint_of_it(tmp_path: Path, number: int, code: int) -> None:
+    process = started(tmp_path, *LONG)
+    wait_for_rounds(tmp_path, 3, process)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    assert "stopping after this round; Ctrl-C again leaves at once" in err
+    done = len(load(tmp_path / "a").rounds)
+    assert 3 <= done < 400
+    assert f"go on after round {done} with: rayfl resume {tmp_path}/a" in err
+    assert "Traceback" not in err
+
+
+def test_a_second_ctrl_c_leaves_at_once(tmp_path: Path, own_code: Callable[[str, str], None]) -> None:
+    (tmp_path / "sleepy.py").write_text("""
+import time
+from rayfl.methods.fedavg import FedAvg
+
+class Sleepy(FedAvg):
+    def round(self, cohort):
+        super().round(cohort)
+        time.sleep(60 if self.fed.round == 3 else 0)
+""")
+    process = started(tmp_path, *SMALL, "rounds=5", "method.name=sleepy:Sleepy")
+    wait_for_rounds(tmp_path, 1, process)
+    time.sleep(2)  # round 3 has begun; the row of round 2 is written when the run ends
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert process.poll() is None  # it waits for the round
+    begin = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert time.monotonic() - begin < 10
+    assert process.returncode == 130, err
+    assert "rayfl resume" in err and "Traceback" not in err
+    assert len(load(tmp_path / "a").rounds) == 2

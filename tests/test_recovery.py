@@ -1,0 +1,238 @@
+"""Actors that die or hang, in one Ray: the run goes on, and its tables are those of an undisturbed one."""
+
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faults import Driver, actors, children, kill, rounds_in, wait_until
+from tables import assert_same, recoveries
+
+from rayfl import simulation
+from rayfl.config import load_config
+from rayfl.errors import ClientError, RayflError
+from rayfl.results import Run, load
+from rayfl.screen import Screen
+from rayfl.simulation import resume, simulate
+
+SMALL = ["local.steps=3", "local.lr=0.1", "participation.fraction=0.6", "rounds=8"]
+FEDAC = [*SMALL, "method.tune_from=2", "method.tune_every=2"]
+SR_FCA = [*SMALL, "method.name=sr_fca", "method.one_shot_rounds=2", "method.refine_rounds=2"]
+
+
+class Saboteur(Screen):
+    """Does harm after some rounds, and listens to what is said of it."""
+
+    def __init__(self, deeds: dict[int, Callable[[], None]]) -> None:
+        super().__init__(quiet=True)
+        self._deeds = dict(deeds)
+        self.warnings: list[str] = []
+
+    def show_round(self, record: Any) -> None:
+        super().show_round(record)
+        self._deeds.pop(record.number, lambda: None)()
+
+    def warn(self, text: str) -> None:
+        super().warn(text)
+        self.warnings.append(text)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list[str]], Run]:
+    """Runs without Ray, each made once."""
+    done: dict[str, Run] = {}
+
+    def make(words: list[str]) -> Run:
+        key = " ".join(words)
+        if key not in done:
+            folder = tmp_path_factory.mktemp("undisturbed")
+            config = load_config(None, [*words, "federation=serial", f"output.dir={folder}"])
+            done[key] = simulate(config, Screen(quiet=True))
+        return done[key]
+
+    return make
+
+
+def soon(deed: Callable[[], None], delay: float) -> Callable[[], None]:
+    """Do it in a moment: in the middle of the next round."""
+    return lambda: threading.Timer(delay, deed).start()
+
+
+def released() -> None:
+    wait_until(lambda: not actors("ClientActor") and not actors("ServerActor"), "the end of the actors", 30)
+
+
+def kill_clients(count: int) -> None:
+    pids = actors("ClientActor")
+    assert pids
+    for pid in pids[:count]:
+        kill(pid)
+
+
+def kill_server() -> None:
+    (pid,) = actors("ServerActor")
+    kill(pid)
+
+
+def kill_all() -> None:
+    kill_server()
+    kill_clients(99)
+
+
+FAULTS: dict[str, tuple[list[str], dict[int, Callable[[], None]], str]] = {
+    "a client actor between two rounds": (FEDAC, {3: lambda: kill_clients(1)}, r"1 of 2 client actors"),
+    "a client actor in the middle of a round": (FEDAC, {3: soon(lambda: kill_clients(1), 0.1)}, r"1 of 2 client"),
+    "every client actor": (SR_FCA, {5: lambda: kill_clients(99)}, r"2 of 2 client actors"),
+    "the server actor": (FEDAC, {4: kill_server}, r"the server actor"),
+    "everybody at once": (SR_FCA, {3: soon(kill_all, 0.05)}, r"the server actor and 2 of 2"),
+    "two losses in a row": (
+        FEDAC,
+        {3: lambda: kill_clients(1), 4: lambda: kill_clients(1)},
+        r"1 of 2 client actors",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FAULTS)
+def test_what_is_lost_is_replaced_and_leaves_no_trace_but_a_note(
+    what: str, ray_session: None, tmp_path: Path, undisturbed: Callable[[list[str]], Run]
+) -> None:
+    words, deeds, told = FAULTS[what]
+    screen = Saboteur(deeds)
+    config = load_config(None, [*words, f"output.dir={tmp_path}", "ray.actors=2", "output.checkpoint_every=2"])
+    run = simulate(config, screen)
+    assert_same(undisturbed(words), run)
+    notes = recoveries(run)
+    assert len(notes) == len(deeds), notes
+    assert all(re.search(told, note) for note in notes), notes
+    assert all("going on with 2 client actors on 1 node" in note for note in notes), notes
+    assert len(screen.warnings) >= len(deeds)
+    released()
+
+
+def test_an_actor_that_hangs_counts_as_lost_after_a_while(
+    ray_session: None, tmp_path: Path, undisturbed: Callable[[list[str]], Run]
+) -> None:
+    screen = Saboteur({3: lambda: kill(actors("ClientActor")[0], signal.SIGSTOP)})
+    words = [*FEDAC, f"output.dir={tmp_path}", "ray.actors=2", "output.checkpoint_every=1", "ray.lost_after=4"]
+    begin = time.monotonic()
+    run = simulate(load_config(None, words), screen)
+    assert time.monotonic() - begin < 90
+    assert_same(undisturbed(FEDAC), run)
+    assert len(recoveries(run)) == 1
+    assert "did not answer for ray.lost_after=4 s" in screen.warnings[0]
+
+
+def test_a_round_that_kills_its_actors_every_time_ends_the_run_and_can_be_resumed(
+    ray_session: None,
+    tmp_path: Path,
+    own_code: Callable[[str, str], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own_code(
+        "deadly",
+        """
+import os
+from pathlib import Path
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.head = nn.Linear(64, classes)
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += self.training
+        if self.calls > 30 and not Path(PATH).exists():
+            os._exit(7)
+        return self.head(x.flatten(1))
+""".replace("PATH", repr(str(tmp_path / "mended"))),
+    )
+    monkeypatch.setattr(simulation, "MOST_LOSSES", 2)
+    words = ["model.name=deadly:Net", "training=loop", "method.name=ditto", "local.steps=2", "rounds=4"]
+    common = [*words, f"output.dir={tmp_path}", "output.checkpoint_every=1"]
+    with pytest.raises(RayflError, match=r"round 1 was lost 2 times in a row.*rayfl resume") as error:
+        simulate(load_config(None, [*common, "name=a", "ray.actors=2"]), Screen(quiet=True))
+    assert error.value.exit_code == 1
+    (tmp_path / "mended").touch()
+    serial = simulate(load_config(None, [*common, "name=b", "federation=serial"]), Screen(quiet=True))
+    assert_same(serial, resume(tmp_path / "a", [], Screen(quiet=True)))
+
+
+def test_an_error_in_a_clients_own_code_is_no_loss(ray_session: None, tmp_path: Path, failing_module: str) -> None:
+    screen = Saboteur({})
+    config = load_config(None, [f"output.dir={tmp_path}", f"model.name={failing_module}", "ray.actors=2"])
+    with pytest.raises(ClientError, match=r"client \d+ failed in round 1:\nTraceback(.|\n)*the cat ate it"):
+        simulate(config, screen)
+    assert not screen.warnings
+    released()
+
+
+def test_orders_of_a_server_that_died_do_not_touch_what_was_restored(ray_session: None) -> None:
+    """Its calls may still wait in an actor's queue when the next server begins."""
+    import ray
+    from ray.exceptions import RayTaskError
+
+    from rayfl.federation.ray_server import RayServer
+    from rayfl.preparation import prepare
+
+    p = prepare(load_config(None, ["ray.actors=1", "method.name=fedavg"]))
+    server = RayServer(p.config, lambda: p)
+    try:
+        actor = server._clients[0].actor
+        server.recover()
+        with pytest.raises(RayTaskError, match="before a recovery"):
+            ray.get(actor.call.remote(1, "forget", None), timeout=60)
+    finally:
+        server.close()
+
+
+def test_a_killed_driver_leaves_no_orphans_and_its_run_goes_on(
+    tmp_path: Path, undisturbed: Callable[[list[str]], Run]
+) -> None:
+    """With a Ray of its own, which must end too."""
+    words = [*FEDAC, "rounds=60", "ray.actors=2"]
+    driver = Driver(tmp_path, [*words, "output.checkpoint_every=2"])
+    assert driver.wait_for_rounds(4), driver.log.read_text()
+    # Ray's own agents end when they notice, which may take a while.
+    family = {pid for pid, title in children(driver.process.pid).items() if "Agent" not in title}
+    assert len(actors("ClientActor", driver.process.pid)) == 2
+    driver.process.kill()
+    driver.process.wait(60)
+
+    def gone() -> bool:
+        return not any(alive(pid) for pid in family)
+
+    wait_until(gone, "the end of everything that the driver had started", 60)
+    assert 4 <= rounds_in(tmp_path / "a") < 60
+    run = resume(tmp_path / "a", ["federation=serial"], Screen(quiet=True))
+    assert_same(undisturbed([*FEDAC, "rounds=60"]), run)
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_on_ray_checkpoints_and_releases_the_actors(number: int, ray_session: None, tmp_path: Path) -> None:
+    """On a Ray that others use, so that the actors must be released one by one."""
+    import ray
+
+    address = ray.get_runtime_context().gcs_address
+    words = [*FEDAC, "rounds=500", "ray.actors=2", f"ray.address={address}", "output.checkpoint_every=1000"]
+    driver = Driver(tmp_path, words)
+    assert driver.wait_for_rounds(3), driver.log.read_text()
+    driver.process.send_signal(number)
+    assert driver.process.wait(60) == 128 + number, driver.log.read_text()
+    done = len(load(tmp_path / "a").rounds)
+    assert f"go on after round {done} with: rayfl resume {tmp_path}/a" in driver.log.read_text()
+    released()
