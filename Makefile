@@ -37,7 +37,16 @@ BENCH ?= round similarity scale peers
 bench: $(VENV)/.installed  ## speeds, as ratios measured in one run; on an idle machine
 	@set -e; for name in $(BENCH); do $(BIN)/python benchmarks/$$name.py $(QUICK); done
 
+chaos: $(VENV)/.installed  ## random faults, seeded; every table must equal the undisturbed one
+	@$(BIN)/python tests/faults.py
+
+soak: $(VENV)/.installed  ## 300 rounds with an actor killed every 10: nothing may grow or leak
+	@$(BIN)/python tests/soak.py
+
+cluster-test: $(VENV)/.installed  ## the real launcher on three virtual hosts (as root)
+	@$(BIN)/python tests/cluster/on_virtual_hosts.py
+
 clean:  ## forget the environment and the caches
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-.PHONY: help install demo format lint test bench clean
+.PHONY: help install demo format lint test bench chaos soak cluster-test clean

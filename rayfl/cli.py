@@ -166,8 +166,10 @@ def _check(config: Config, console: Console) -> int:
     prepared = prepare(config)
     console.print(
         f"{config.data.source}: {len(prepared.dataset.labels)} samples, {prepared.dataset.classes} classes;"
-        f" {config.model.name}: {prepared.facts.layout.parameters:,} parameters"
+        f" {config.model.name}: {prepared.facts.layout.parameters:,} parameters; training: {prepared.config.training}"
     )
+    if prepared.gpu_memory is not None:
+        console.print(str(prepared.gpu_memory))
     return prepared.partition.clients
 
 

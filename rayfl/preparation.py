@@ -16,6 +16,7 @@ from rayfl.training.batches import samples_seen
 
 if TYPE_CHECKING:
     from rayfl.models import FlatModel
+    from rayfl.training.memory import GpuMemory
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,19 @@ class Prepared:
     dataset: Dataset
     partition: Partition
     facts: Facts
+
+    @cached_property
+    def gpu_memory(self) -> "GpuMemory | None":
+        """What one GPU will have to hold; None where no GPU is asked for."""
+        from rayfl.training.memory import gpu_memory
+
+        share, local = self.config.ray.gpu_share, self.config.local
+        if not share or self.config.federation != "ray":
+            return None
+        sample, _ = self.dataset.batch(self.partition.train_of(0)[:1], self.partition.transform_for(0))
+        together = self.config.training == "vectorised"
+        actors = max(1, int(1 / share + 1e-9))
+        return gpu_memory(self.facts.recipe.build(), sample, local.batch_size, local.momentum > 0, together, actors)
 
     @cached_property
     def fingerprints(self) -> tuple[str, str]:

@@ -78,6 +78,8 @@ def _carry_out(config: Config, storage: Storage, checkpoints: Checkpoints | None
         with _open_server(config, loading.result, screen) as server, stopping() as stop:
             config = loading.result().config
             screen.say(f"training: {config.training}")
+            if (memory := loading.result().gpu_memory) is not None:
+                screen.say(str(memory))
             if checkpoints is None:
                 storage.create()
             with storage.locked():

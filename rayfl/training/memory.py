@@ -1,0 +1,75 @@
+"""How much memory of a GPU training will take: an estimate, made before any GPU is touched."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from rayfl.models import FlatModel
+from rayfl.training.passes import CHUNK
+from rayfl.training.vectorised import DENSE_GROUP, GROUP
+
+#: What a process takes of a GPU before it has computed anything: CUDA's context and the libraries' workspaces.
+CONTEXT = 500 * 2**20
+
+
+@dataclass(frozen=True)
+class GpuMemory:
+    """What one actor takes, in bytes: training, or testing if that takes more, and the process itself."""
+
+    computing: int
+    actors_per_gpu: int
+
+    @property
+    def per_gpu(self) -> int:
+        """What all actors on one GPU take."""
+        return self.actors_per_gpu * (CONTEXT + self.computing)
+
+    def __str__(self) -> str:
+        return (
+            f"memory: about {self.per_gpu / 1e9:.1f} GB per GPU, {self.actors_per_gpu}"
+            f" x ({CONTEXT / 1e9:.1f} GB for CUDA and {self.computing / 1e6:.0f} MB for training and testing)"
+        )
+
+
+def gpu_memory(
+    model: FlatModel, sample: torch.Tensor, batch: int, momentum: bool, together: bool, actors_per_gpu: int
+) -> GpuMemory:
+    """Estimate from the sizes of the network's maps; `sample` is a batch of one.
+
+    Training holds every map of a batch and its gradient, and a few vectors per client; testing holds two maps of CHUNK
+    samples. Workspaces of convolutions, which may be larger than the maps, are in CONTEXT.
+    """
+    sizes = _map_bytes(model.module, sample)
+    clients = 1
+    if together:
+        clients = DENSE_GROUP if all(isinstance(m, nn.Linear) for m in _weighted(model.module)) else GROUP
+    vectors = 4 + momentum  # weights, gradient, where it began, what pulls it
+    training = clients * (2 * batch * sum(sizes) + vectors * model.vector.nbytes)
+    testing = 2 * CHUNK * max(sizes, default=0) + 2 * model.vector.nbytes
+    return GpuMemory(max(training, testing), actors_per_gpu)
+
+
+def _map_bytes(module: nn.Module, sample: torch.Tensor) -> list[int]:
+    """Return the bytes of what each layer gives for one sample, and of the sample itself."""
+    sizes = [sample.nbytes]
+
+    def note(_: nn.Module, __: object, output: object) -> None:
+        first = output[0] if isinstance(output, tuple) else output  # an LSTM gives its state too
+        if isinstance(first, torch.Tensor):
+            sizes.append(first.nbytes)
+
+    hooks = [m.register_forward_hook(note) for m in module.modules() if not list(m.children())]
+    training = module.training
+    try:
+        with torch.no_grad():
+            module.eval()(sample)
+    finally:
+        module.train(training)
+        for hook in hooks:
+            hook.remove()
+    return sizes
+
+
+def _weighted(module: nn.Module) -> list[nn.Module]:
+    return [m for m in module.modules() if list(m.parameters(recurse=False))]
