@@ -425,7 +425,9 @@ def _parse_override(text: str) -> tuple[str, Any]:
 
 
 def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
-    """Set a dotted key; a mapping is merged into what is there, and an either-or key displaces its rival."""
+    """Set a dotted key. A mapping is merged into what is there, an empty one clears it, and an either-or key displaces
+    its rival.
+    """
     *parents, last = dotted.split(".")
     node = tree
     for i, parent in enumerate(parents):
@@ -433,7 +435,7 @@ def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
         if not isinstance(node, dict):
             name = ".".join(parents[: i + 1])
             raise InputError(f"{dotted}={value}: {name} is a value ({node!r}), it has no keys below it")
-    if isinstance(value, Mapping) and isinstance(node.get(last), dict):
+    if isinstance(value, Mapping) and value and isinstance(node.get(last), dict):
         for key, inner in value.items():
             _set(node[last], str(key), inner)
         return

@@ -29,6 +29,10 @@ class LostError(RayflError):
     """Actors died or do not answer. The run takes care of it; users see this only when it cannot."""
 
 
+class NobodyLeftError(LostError):
+    """No client actor is left, and none can be started: the run cannot go on by itself."""
+
+
 def closest(name: str, allowed: list[str]) -> str:
     """Return `` (did you mean 'x'?)`` for the nearest allowed name, or nothing.
 

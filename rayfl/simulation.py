@@ -4,6 +4,7 @@ A run can be left at any moment, by choice or by kill -9, and resumed: its rows 
 """
 
 import os
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,9 +14,9 @@ from typing import Protocol
 
 from rayfl.checkpoints import Checkpoints, Saves, refuse_changes
 from rayfl.config import Config, load_config
-from rayfl.errors import InputError, LostError, RayflError
+from rayfl.errors import ClientError, InputError, LostError, NobodyLeftError, RayflError
 from rayfl.preparation import Prepared, prepare, resolve
-from rayfl.results import Run, RunWriter, Storage, check_tables, load
+from rayfl.results import Run, RunWriter, Storage, check_tables, load, run_name
 from rayfl.screen import Screen
 from rayfl.server import RoundRecord, Server
 from rayfl.stopping import Stop, Stopped, stopping
@@ -50,10 +51,12 @@ def resume(path: str | Path, overrides: Sequence[str] = (), screen: Screen | Non
     run = load(path)
     config = load_config(run.config, overrides)
     refuse_changes(run.config, config)
+    _refuse_unnamed_code(run, overrides)
     if config.rounds < run.config.rounds:
         raise InputError(f"rounds={config.rounds}: a run of {run.config.rounds} rounds can only be given more")
     config = resolve(config)
     storage = Storage(path)
+    storage.check()
     checkpoints = Checkpoints(storage, config)
     begun = checkpoints.find()
     written = check_tables(storage, begun, config.method.name, config.seed)
@@ -65,7 +68,7 @@ def resume(path: str | Path, overrides: Sequence[str] = (), screen: Screen | Non
     return _carry_out(config, storage, checkpoints, screen)
 
 
-def _carry_out(config: Config, storage: Storage, checkpoints: Checkpoints | None, screen: Screen) -> Run:
+def _carry_out(config: Config, storage: Storage, found: Checkpoints | None, screen: Screen) -> Run:
     """Run all rounds, or those after the checkpoint that was found.
 
     Data load and the model is built in a thread of their own, while Ray and the actors start.
@@ -80,70 +83,130 @@ def _carry_out(config: Config, storage: Storage, checkpoints: Checkpoints | None
             screen.say(f"training: {config.training}")
             if (memory := loading.result().gpu_memory) is not None:
                 screen.say(str(memory))
-            if checkpoints is None:
+            if found is None:
                 storage.create()
-            with storage.locked():
-                resumed = checkpoints.round if checkpoints else None
-                checkpoints = Checkpoints(storage, config, loading.result(), found=checkpoints)
-                checkpoints.bring_back(server)
-                storage.write("config.yaml", f"# rayfl {__version__}\n{config.to_yaml()}".encode())
-                with RunWriter(storage, storage.name, config.method.name, config.seed, resume_after=resumed) as writer:
-                    try:
-                        _run_rounds(config, server, checkpoints, writer, screen, stop)
-                    except Stopped as stopped:
-                        raise Stopped(stopped.number, f"stopped; {_resumable(storage, checkpoints)}") from None
-                    except LostError as error:
-                        raise RayflError(f"{error}; {_resumable(storage, checkpoints)}") from None
-                    except OSError as error:
-                        raise RayflError(
-                            f"{storage.path} cannot be written to: {error.strerror or error}; mend that, then:"
-                            f" {_resumable(storage, checkpoints)}"
-                        ) from None
+            checkpoints = Checkpoints(storage, config, loading.result(), found=found)
+            try:
+                with storage.locked():
+                    _run_rounds(config, server, checkpoints, storage, found is not None, screen, stop)
+            except Stopped as stopped:
+                raise Stopped(stopped.number, f"stopped; {_resumable(storage, checkpoints)}") from None
+            except ClientError as error:
+                raise ClientError(f"{error}\nonce that is mended, {_resumable(storage, checkpoints)}") from None
+            except LostError as error:
+                raise RayflError(f"{error}; {_resumable(storage, checkpoints)}") from None
+            except OSError as error:
+                raise RayflError(
+                    f"{storage.path} cannot be written to: {error.strerror or error}; mend that, then"
+                    f" {_resumable(storage, checkpoints)}"
+                ) from None
     run = load(storage.path)
     screen.summarise(run)
     return run
 
 
 def _run_rounds(
-    config: Config, server: RunsRounds, checkpoints: Checkpoints, writer: RunWriter, screen: Screen, stop: Stop
+    config: Config,
+    server: RunsRounds,
+    checkpoints: Checkpoints,
+    storage: Storage,
+    resumed: bool,
+    screen: Screen,
+    stop: Stop,
 ) -> None:
-    """Run round after round; after a loss, go back to the last checkpoint, and write no row twice."""
-    number = checkpoints.round + 1
-    written = checkpoints.round
-    losses = 0  # since the last new round
-    recoveries: list[str] = []
-    lost: LostError | None = None
-    with screen.rounds(config.rounds, done=written):
-        while number <= config.rounds:
-            try:
-                if lost is not None:
-                    what = server.recover()
-                    checkpoints.bring_back(server)
-                    number, lost = checkpoints.round + 1, None
-                    recoveries.append(what)
-                    screen.say(f"{what}; from round {number}")
-                record = server.run_round(number)
-                if number > written:
-                    extras = {**record.extras, **({"recoveries": recoveries} if recoveries else {})}
-                    writer.write_round(number, record.summary, record.clients, record.clusters, extras)
-                    screen.show_round(record)
-                    written, losses, recoveries = number, 0, []
-                if checkpoints.is_due(number) or (stop.asked is not None and number < config.rounds):
-                    writer.flush()
-                    checkpoints.write(server)
-                number += 1
-                if stop.asked is not None and number <= config.rounds:
-                    raise Stopped(stop.asked)
-            except LostError as error:
-                lost = error
-                losses += 1
-                screen.warn(f"round {number}: {error}")
-                if losses >= MOST_LOSSES:
-                    raise LostError(f"round {number} was lost {losses} times in a row, last by {error}") from None
+    """Go on from the last checkpoint, if there is one, and write what each round gives."""
+    lost = False
+    try:
+        checkpoints.bring_back(server)
+    except LostError as error:
+        lost = True
+        screen.warn(str(error))
+    storage.write("config.yaml", f"# rayfl {__version__}\n{config.to_yaml()}".encode())
+    begun = checkpoints.round
+    name, after = run_name(storage), begun if resumed else None
+    with (
+        RunWriter(storage, name, config.method.name, config.seed, resume_after=after) as writer,
+        screen.rounds(config.rounds, done=begun),
+    ):
+        course = _Course(config, server, checkpoints, writer, screen, lost)
+        while course.number <= config.rounds:
+            course.advance(stop)
+
+
+class _Course:
+    """A run's way through its rounds: after a loss back to the last checkpoint, and no row is written twice."""
+
+    def __init__(
+        self,
+        config: Config,
+        server: RunsRounds,
+        checkpoints: Checkpoints,
+        writer: RunWriter,
+        screen: Screen,
+        lost: bool,
+    ) -> None:
+        self._config, self._server, self._checkpoints = config, server, checkpoints
+        self._writer, self._screen = writer, screen
+        self.number = checkpoints.round + 1
+        self._written = checkpoints.round
+        self._losses = 0  # since the last row
+        self._lost = lost
+        self._recoveries: list[str] = []
+
+    def advance(self, stop: Stop) -> None:
+        """Run the next round, after recovering from the last loss; a loss on the way is for the next call."""
+        try:
+            if self._lost:
+                self._recover()
+            self._round()
+            if self._checkpoints.is_due(self.number) or (stop.asked and self.number < self._config.rounds):
+                self._writer.flush()
+                self._checkpoints.write(self._server)
+        except NobodyLeftError:
+            raise
+        except LostError as error:
+            self._lost = True
+            self._losses += 1
+            self._screen.warn(f"round {self.number}: {error}")
+            if self._losses >= MOST_LOSSES:
+                raise LostError(
+                    f"round {self.number} was lost {self._losses} times in a row, last by {error}"
+                ) from None
+            return
+        self.number += 1
+        if stop.asked and self.number <= self._config.rounds:
+            raise Stopped(stop.asked)
+
+    def _recover(self) -> None:
+        what = self._server.recover()
+        self._checkpoints.bring_back(self._server)
+        self.number, self._lost = self._checkpoints.round + 1, False
+        self._recoveries.append(what)
+        self._screen.say(f"{what}, from round {self.number}")
+
+    def _round(self) -> None:
+        record = self._server.run_round(self.number)
+        if self.number <= self._written:
+            return
+        extras = {**record.extras, **({"recoveries": self._recoveries} if self._recoveries else {})}
+        self._writer.write_round(self.number, record.summary, record.clients, record.clusters, extras)
+        self._screen.show_round(record)
+        self._written, self._losses, self._recoveries = self.number, 0, []
+
+
+def _refuse_unnamed_code(run: Run, overrides: Sequence[str]) -> None:
+    """Import only what the user has named: a folder's config may be somebody else's."""
+    named = {"method.name": run.config.method.name, "model.name": run.config.model.name}
+    code = [f"{key}={value}" for key, value in named.items() if ":" in value]
+    if set(code) - set(overrides):
+        raise InputError(
+            f"the config in {run.path} names code to be imported, {' and '.join(code)}: if you trust it, name it too:"
+            f" rayfl resume {shlex.quote(run.path)} {' '.join(code)}"
+        )
 
 
 def _resumable(storage: Storage, checkpoints: Checkpoints) -> str:
-    return f"go on after round {checkpoints.round} with: rayfl resume {storage.path}"
+    return f"go on after round {checkpoints.round} with: rayfl resume {shlex.quote(storage.path)}"
 
 
 @contextmanager

@@ -179,7 +179,11 @@ class Net(nn.Module):
         run("a", *common, "rounds=5")
     (tmp_path / "mended").touch()
     assert 0 < len(load(tmp_path / "a").rounds) < 5
-    assert_same(run("b", *common, "rounds=5"), go_on(tmp_path / "a"))
+    with pytest.raises(
+        InputError, match=r"names code to be imported, model\.name=fragile:Net: if you trust it, name it"
+    ):
+        go_on(tmp_path / "a")
+    assert_same(run("b", *common, "rounds=5"), go_on(tmp_path / "a", "model.name=fragile:Net"))
 
 
 # -- what they hold and cost -------------------------------------------------------------------------------------
@@ -464,6 +468,55 @@ def test_after_removing_a_damaged_checkpoint_the_one_before_is_used(stopped: Pat
     spoil(newest(folder, "checkpoints/server-*"), "truncated")
     newest(folder, "checkpoints/round-*.json").unlink()
     assert_same(run("b", *FEDAC, "rounds=6"), go_on(folder))
+
+
+def test_a_moved_run_keeps_its_name_in_every_row(stopped: Path, tmp_path: Path) -> None:
+    shutil.copytree(stopped, tmp_path / "elsewhere")
+    assert set(go_on(tmp_path / "elsewhere").rounds["run"]) == {"a"}
+
+
+@pytest.mark.parametrize("name", ["../up", "a/b", "..", ".", "", "line\nbreak"])
+def test_names_that_would_leave_the_folder_are_refused(run: Runs, tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match=r"cannot be a folder"):
+        simulate(load_config({"name": name, "output": {"dir": str(tmp_path)}}), Screen(quiet=True))
+    assert not list(tmp_path.iterdir())
+
+
+def test_shell_characters_in_names_are_only_characters(run: Runs, tmp_path: Path) -> None:
+    name = "$(touch pwned); `touch pwned` && x"
+    folder = tmp_path / "runs & more"
+    words = [*SMALL, "rounds=2", "method.name=fedavg"]
+    config = load_config({"name": name, "output": {"dir": str(folder)}}, words)
+    path = Path(simulate(config, Screen(quiet=True)).path)
+    assert path == folder / name
+    assert len(go_on(path, "rounds=3").rounds) == 3
+    assert not [p for p in [*tmp_path.rglob("pwned"), Path("pwned")] if p.exists()]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a read-only disk takes root")
+def test_a_read_only_folder_is_told_before_the_run(stopped: Path, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    shutil.copytree(stopped, disk / "a")
+    if subprocess.run(["mount", "--bind", str(disk), str(disk)], check=False).returncode:
+        pytest.skip("this machine does not let one mount")
+    try:
+        subprocess.run(["mount", "-o", "remount,ro,bind", str(disk)], check=True)
+        with pytest.raises(InputError, match=r"cannot be written to: Read-only file system"):
+            simulate(load_config(None, [*SMALL, f"output.dir={disk}"]), Screen(quiet=True))
+        with pytest.raises(InputError, match=r"cannot be written to: Read-only file system"):
+            go_on(disk / "a")
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_clock_that_jumps_changes_nothing(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    reference = run("a", *FEDAC, "rounds=5")
+    jumps = iter(np.random.default_rng(0).integers(-(10**9), 10**9, 10**6).tolist())
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + next(jumps))
+    jumpy = run("b", *FEDAC, "rounds=4", "output.checkpoint_every=1")
+    assert (jumpy.rounds["seconds_total"] > 0).all() and jumpy.rounds["seconds_total"].max() < 100
+    assert_same(reference, go_on(jumpy, "rounds=5"))
 
 
 def test_two_processes_do_not_write_to_one_run(stopped: Path, tmp_path: Path) -> None:

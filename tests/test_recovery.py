@@ -161,7 +161,7 @@ class Net(nn.Module):
     assert error.value.exit_code == 1
     (tmp_path / "mended").touch()
     serial = simulate(load_config(None, [*common, "name=b", "federation=serial"]), Screen(quiet=True))
-    assert_same(serial, resume(tmp_path / "a", [], Screen(quiet=True)))
+    assert_same(serial, resume(tmp_path / "a", ["model.name=deadly:Net"], Screen(quiet=True)))
 
 
 def test_an_error_in_a_clients_own_code_is_no_loss(ray_session: None, tmp_path: Path, failing_module: str) -> None:

@@ -6,7 +6,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import floor
@@ -31,6 +31,7 @@ def connected(config: RayConfig) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
+    before = signal.getsignal(signal.SIGTERM)
     address = config.address or os.environ.get("RAY_ADDRESS") or "local"
     try:
         _knock(address)
@@ -46,13 +47,16 @@ def connected(config: RayConfig) -> Iterator[None]:
             f"ray.address={address}: no Ray cluster answers there ({reason}); start one with 'ray start --head',"
             " or leave ray.address and RAY_ADDRESS empty for a local one"
         ) from None
-    if threading.current_thread() is threading.main_thread():
+    in_main = threading.current_thread() is threading.main_thread()
+    if in_main:
         # Ray's own handler exits with 15; a shell expects 128 more of a process that SIGTERM ended.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         yield
     finally:
         ray.shutdown()
+        if in_main:
+            signal.signal(signal.SIGTERM, before)
 
 
 def _knock(address: str) -> None:
@@ -147,21 +151,27 @@ def client_strategy(config: RayConfig) -> Any:
     return "SPREAD" if group is None else PlacementGroupSchedulingStrategy(group)
 
 
-def server_strategy(config: RayConfig) -> NodeAffinitySchedulingStrategy:
-    """Return how Ray is to place the server actor: on the head, with the driver, or on the node of this name."""
+def server_strategy(config: RayConfig, trusted: Collection[str] | None = None) -> NodeAffinitySchedulingStrategy:
+    """Return how Ray is to place the server actor: on the head, with the driver, or on the node of this name.
+
+    After a loss, only on a `trusted` node, or else with the driver.
+    """
     alive = [node for node in ray.nodes() if node["Alive"]]
+    here = ray.get_runtime_context().get_node_id()
     if config.server == "driver":
-        chosen = [ray.get_runtime_context().get_node_id()]
+        chosen = [here]
     elif config.server == "head":
         chosen = [n["NodeID"] for n in alive if "node:__internal_head__" in n["Resources"]]
     else:
         keys = ("NodeManagerHostname", "NodeManagerAddress", "NodeName", "NodeID")
         chosen = [n["NodeID"] for n in alive if config.server in [n.get(key) for key in keys]]
-        if not chosen:
+        if not chosen and trusted is None:
             names = ", ".join(sorted({f"{n['NodeManagerHostname']} ({n['NodeManagerAddress']})" for n in alive}))
             raise InputError(f"ray.server={config.server}: there is no such node; use head, driver, or one of: {names}")
-    # Soft: should that node be lost, the server starts anew on another.
-    return NodeAffinitySchedulingStrategy((chosen or [alive[0]["NodeID"]])[0], soft=True)
+    if trusted is not None:
+        chosen = [node for node in chosen if node in trusted]
+    # Not soft: Ray would then put an actor that takes no CPU anywhere.
+    return NodeAffinitySchedulingStrategy(chosen[0] if chosen else here, soft=False)
 
 
 def actors_that_fit(config: RayConfig, clients: int | None) -> int:

@@ -3,7 +3,7 @@
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +14,7 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rayfl.config import Config
-from rayfl.errors import InputError, LostError
+from rayfl.errors import InputError, LostError, NobodyLeftError
 from rayfl.federation.client_state import ClientState
 from rayfl.federation.ray_client import HEALTH, ClientActor, Seat
 from rayfl.federation.ray_cluster import (
@@ -140,8 +140,8 @@ class RayServer:
             .remote(sys.path)
         )
 
-    def _new_server(self) -> Actor:
-        strategy = server_strategy(self._config.ray)
+    def _new_server(self, trusted: Collection[str] | None = None) -> Actor:
+        strategy = server_strategy(self._config.ray, trusted)
         return _remote(ServerActor).options(num_cpus=0, scheduling_strategy=strategy).remote(sys.path)
 
     def _open(self, client: _Watched) -> Any:
@@ -213,15 +213,13 @@ class RayServer:
         self._epoch += 1
         had = len(self._clients)
         server_lost = not self._answering([self._server]) or not self._is_idle()
-        if server_lost:
-            _kill(self._server)
-            self._server = _Watched(self._new_server())
         self._clients = self._answering(self._clients)
         left = len(self._clients)
+        if server_lost:
+            _kill(self._server)
+            self._server = _Watched(self._new_server({seat.node for seat in self.seats}))
         self._wait([client.actor.renew.remote(self._epoch) for client in self._clients])
         self._replace(had - left)
-        if not self._clients:
-            raise LostError("no client actor is left, and none could be started")
         self._open_server()
         parts = ["the server actor"] * server_lost + [f"{had - left} of {had} client actors"] * (left < had)
         return f"lost {' and '.join(parts) or 'a call'}; going on with {self.describe()}"
@@ -249,18 +247,28 @@ class RayServer:
         return self._running is None or bool(ray.wait([self._running], timeout=self._config.ray.lost_after)[0])
 
     def _replace(self, missing: int) -> None:
-        """Start client actors for those that are lost, where there is room; if some do not start, go on without."""
-        patience = max(30.0, self._config.ray.lost_after)
+        """Start client actors for those that are lost, where there is room; if some do not start, go on without.
+
+        Without any left, wait for a node to come for as long as actors may take to start.
+        """
+        config = self._config.ray
+        end = time.monotonic() + (max(30.0, config.lost_after) if self._clients else config.start_timeout)
         coming = self._start_more(missing)
-        calls = [client.opening for client in coming]
-        if calls:
-            # Without survivors there is nothing else to do than to wait.
-            ray.wait(
-                calls, num_returns=len(calls), timeout=patience if self._clients else self._config.ray.start_timeout
-            )
+        while coming or not self._clients:
+            if time.monotonic() > end:
+                break
+            calls = [client.opening for client in coming]
+            ray.wait(calls, num_returns=len(calls), timeout=1.0) if calls else time.sleep(1.0)
+            coming = [c for c in coming if not self._seated(c) and not _failed(c.opening)]
+            if not coming and not self._clients:
+                coming = self._start_more(missing)
         for client in coming:
-            if not self._seated(client):
-                _kill(client)
+            _kill(client)
+        if not self._clients:
+            raise NobodyLeftError(
+                "too little is left to go on: no client actor is, and none could be started within"
+                f" ray.start_timeout={config.start_timeout:g} s"
+            )
 
     def _grow(self) -> None:
         """Let actors join for which there is room by now: on nodes that have come, or for some that were lost."""

@@ -7,7 +7,7 @@ through `Storage` too, but what is in them is the engine's business.
 from rayfl.results.reader import Run, load
 from rayfl.results.schema import CLIENTS, CLUSTERS, ROUNDS, TABLES
 from rayfl.results.storage import Storage
-from rayfl.results.writer import RunWriter, TableWriter, check_tables
+from rayfl.results.writer import RunWriter, TableWriter, check_tables, run_name
 
 __all__ = [
     "CLIENTS",
@@ -20,4 +20,5 @@ __all__ = [
     "TableWriter",
     "check_tables",
     "load",
+    "run_name",
 ]

@@ -204,6 +204,15 @@ def check_tables(storage: Storage, last: int, method: str, seed: int) -> int:
     return written
 
 
+def run_name(storage: Storage) -> str:
+    """Return the name that a run's rows have, or will have: its folder's, unless it was moved since."""
+    for file in [f for f in storage.list("rounds") if f.endswith(".parquet")]:
+        names = read_table(storage.read(f"rounds/{file}"))["run"]
+        if len(names):
+            return names[0].as_py()
+    return storage.name
+
+
 def read_table(data: bytes) -> pa.Table:
     """Return the table in the bytes of one Parquet file."""
     return pq.read_table(pa.BufferReader(data))
