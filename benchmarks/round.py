@@ -117,7 +117,7 @@ class Rayfl:
         storage = Storage(str(folder / f"run-{time.time_ns()}"))
         storage.create()
         self._server, self._writer = server, RunWriter(storage, "benchmark", "method", 0)
-        of_server = ray.get(server._server.__ray_call__.remote(lambda _: os.getpid()))
+        of_server = ray.get(server._server.actor.__ray_call__.remote(lambda _: os.getpid()))
         self.pids = [of_server, *(seat.pid for seat in server.seats)]
 
     def run_round(self, number: int) -> Timing:

@@ -155,7 +155,7 @@ def memory_of(server: Any) -> dict[str, float]:
     """Return the PSS of this driver, of its server actor and of the largest of its client actors."""
     import ray  # only here: the process that keeps the turns has no Ray
 
-    of_server = ray.get(server._server.__ray_call__.remote(lambda _: os.getpid()))
+    of_server = ray.get(server._server.actor.__ray_call__.remote(lambda _: os.getpid()))
     return {"driver": pss(os.getpid()), "server": pss(of_server), "actor": max(pss(s.pid) for s in server.seats)}
 
 

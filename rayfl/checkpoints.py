@@ -95,6 +95,11 @@ class Checkpoints:
         """The round after which the last checkpoint was written; 0 for none."""
         return self._last.round if self._last else 0
 
+    @property
+    def share_of_time(self) -> float:
+        """How much of the time so far went into writing."""
+        return self._spent / max(self._clock() - self._begin, 1e-9)
+
     def is_due(self, number: int) -> bool:
         """Whether to write one after round `number`.
 

@@ -131,6 +131,8 @@ def _run_rounds(
         course = _Course(config, server, checkpoints, writer, screen, lost)
         while course.number <= config.rounds:
             course.advance(stop)
+    if checkpoints.round > begun:
+        screen.say(f"checkpoints took {checkpoints.share_of_time:.1%} of the time")
 
 
 class _Course:

@@ -170,4 +170,5 @@ def test_doctor_says_what_fits_and_warns_of_fractions_that_waste(
     assert ": 6 fit" in out
     assert "does not divide 1" in out
     assert "ray.actors_per_gpu=3" in out
+    assert "memory: about 1.6 GB per GPU, 3 x (0.5 GB for CUDA and " in out
     assert rayfl_typed("doctor", "ray.actors=50")[0] == 2

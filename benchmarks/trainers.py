@@ -1,0 +1,126 @@
+"""The ways to train, for every network of the zoo at batch 10 and 32: what `training: auto` takes against the best.
+
+    python benchmarks/trainers.py [--quick]
+
+A side trains the same clients for the same steps on one thread: the loop, the loop with channels last in memory, and
+several clients at once. `auto / best` is what the rule costs; 1.00 where it takes the fastest. Seconds are CPU time.
+"""
+
+import time
+from collections.abc import Callable
+from functools import partial
+from statistics import median
+
+import torch
+from measuring import Report, Row, compared, is_quick, seconds, take_turns
+from threadpoolctl import threadpool_limits
+
+from rayfl.config import LocalConfig, ModelConfig
+from rayfl.models import ZOO, FlatModel, build_model
+from rayfl.models.zoo import wants_channels_last
+from rayfl.training.loop import train_alone
+from rayfl.training.trainee import Trainee
+from rayfl.training.vectorised import faster_together, train_together
+
+CLASSES, VOCABULARY, WINDOW = 10, 80, 80
+CLIENTS, STEPS = 32, 5  # a multiple of every group
+#: By network, the images it is for; those that are not here take text.
+SHAPES = {
+    "mlp 8 x 8": ("mlp", (1, 8, 8)),
+    "mlp 28 x 28": ("mlp", (1, 28, 28)),
+    "digits_cnn": ("digits_cnn", (1, 8, 8)),
+    "thesis_fashion_mnist": ("thesis_fashion_mnist", (1, 28, 28)),
+    "thesis_cifar10": ("thesis_cifar10", (3, 32, 32)),
+    "thesis_pathmnist": ("thesis_pathmnist", (3, 28, 28)),
+    "thesis_tissuemnist": ("thesis_tissuemnist", (1, 28, 28)),
+    "fedac_cnn": ("fedac_cnn", (3, 32, 32)),
+    "fedtsdp_cnn": ("fedtsdp_cnn", (1, 28, 28)),
+    "resnet9": ("resnet9", (3, 32, 32)),
+    "resnet18": ("resnet18", (3, 32, 32)),
+    "char_lstm": ("char_lstm", (WINDOW,)),
+}
+LOOP, LAST, TOGETHER = "loop", "loop, channels last", "vectorised"
+
+
+def main() -> None:
+    quick = is_quick(__doc__)
+    assert {name for name, _ in SHAPES.values()} == set(ZOO)
+    report = Report("trainers", quick)
+    torch.set_num_threads(1)
+    with threadpool_limits(1):
+        for title in ["mlp 8 x 8", "digits_cnn"] if quick else SHAPES:
+            for batch in (10, 32):
+                report.add(*measured(title, batch, 2 if quick else 5))
+    report.show(
+        "one thread; the loop's time over each way's, and what auto costs more than the best",
+        {
+            "network": lambda row: row.what,
+            "batch": lambda row: row.variant,
+            "loop": lambda row: seconds(of(report, row, LOOP).seconds),
+            "channels last": lambda row: f"{1 / (of(report, row, LAST).ratio or 1):.2f} x",
+            "vectorised": lambda row: f"{1 / (of(report, row, TOGETHER).ratio or 1):.2f} x",
+            "auto": lambda row: row.note or "",
+            "auto / best": lambda row: f"{row.ratio:.2f}",
+        },
+        [row for row in report.rows if row.figure == "auto / best"],
+    )
+
+
+def of(report: Report, row: Row, figure: str) -> Row:
+    return next(r for r in report.rows if (r.what, r.variant, r.figure) == (row.what, row.variant, figure))
+
+
+def measured(title: str, batch: int, repetitions: int) -> list[Row]:
+    name, shape = SHAPES[title]
+    local = LocalConfig.model_validate({"steps": STEPS, "batch_size": batch})
+    config = ModelConfig(name=name)
+    plain, last = network(config, shape, False), network(config, shape, True)
+    # The slow networks have enough to do with a group of eight.
+    clients = CLIENTS if plain.layout.parameters < 100_000 else 8
+    sides: dict[str, Callable[[], float]] = {
+        LOOP: partial(by_the_loop, plain, trainees(plain, shape, batch, clients), local),
+        LAST: partial(by_the_loop, last, trainees(last, shape, batch, clients), local),
+        TOGETHER: partial(together, plain, trainees(plain, shape, batch, clients), local),
+    }
+    turns = {side: [cpu for _, cpu in answers] for side, answers in take_turns(sides, repetitions).items()}
+    rows = [compared(title, str(batch), side, turns[side], LOOP, turns[LOOP]) for side in sides]
+    taken = TOGETHER if faster_together(plain, batch, "cpu") else LOOP
+    if taken == LOOP and wants_channels_last(config, "loop"):
+        taken = LAST
+    best = min(sides, key=lambda side: median(turns[side]))
+    return [*rows, compared(title, str(batch), "auto / best", turns[taken], best, turns[best], taken)]
+
+
+def network(config: ModelConfig, shape: tuple[int, ...], channels_last: bool) -> FlatModel:
+    vocabulary = VOCABULARY if len(shape) == 1 else None
+    classes = VOCABULARY if vocabulary else CLASSES
+    return FlatModel(build_model(config, shape, classes, vocabulary, seed=0), channels_last=channels_last)
+
+
+def trainees(model: FlatModel, shape: tuple[int, ...], batch: int, clients: int) -> list[Trainee]:
+    generator = torch.Generator().manual_seed(0)
+
+    def some() -> tuple[torch.Tensor, torch.Tensor]:
+        labels = torch.randint(0, CLASSES, (batch,), generator=generator)
+        if len(shape) == 1:
+            return torch.randint(0, VOCABULARY, (batch, *shape), generator=generator), labels
+        return torch.randn(batch, *shape, generator=generator), labels
+
+    return [Trainee(model.vector.clone(), [some() for _ in range(STEPS)], seed=c) for c in range(clients)]
+
+
+def by_the_loop(model: FlatModel, clients: list[Trainee], local: LocalConfig) -> float:
+    begin = time.process_time()
+    for client in clients:
+        train_alone(model, client, local, 0.01)
+    return time.process_time() - begin
+
+
+def together(model: FlatModel, clients: list[Trainee], local: LocalConfig) -> float:
+    begin = time.process_time()
+    train_together(model, clients, local, 0.01)
+    return time.process_time() - begin
+
+
+if __name__ == "__main__":
+    main()
