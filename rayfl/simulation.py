@@ -16,7 +16,7 @@ from rayfl.checkpoints import Checkpoints, Saves, refuse_changes
 from rayfl.config import Config, load_config
 from rayfl.errors import ClientError, InputError, LostError, NobodyLeftError, RayflError
 from rayfl.preparation import Prepared, prepare, resolve
-from rayfl.results import Run, RunWriter, Storage, check_tables, load, run_name
+from rayfl.results import Run, RunWriter, Storage, check_tables, load, load_begun, run_name
 from rayfl.screen import Screen
 from rayfl.server import RoundRecord, Server
 from rayfl.stopping import Stop, Stopped, stopping
@@ -48,7 +48,7 @@ def resume(path: str | Path, overrides: Sequence[str] = (), screen: Screen | Non
     Overrides may change how it is carried out (`ray`, `federation`, ...) and give it more rounds.
     """
     screen = screen or Screen()
-    run = load(path)
+    run = load_begun(path)
     config = load_config(run.config, overrides)
     refuse_changes(run.config, config)
     _refuse_unnamed_code(run, overrides)

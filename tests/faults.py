@@ -126,14 +126,10 @@ class Driver:
         return self.process.poll() is None
 
     def kill_and_resume(self) -> None:
-        """Kill -9 the driver, and go on with its run, or from the start if it had not begun."""
+        """Kill -9 the driver, and go on with its run."""
         self.process.kill()
         self.process.wait(PATIENCE)
-        address = [w for w in self.words if w.startswith("ray.")]
-        if (self.path / "rounds").exists() and rounds_in(self.path) >= 0 and (self.path / "config.yaml").exists():
-            self.start("resume", str(self.path), *address)
-        else:
-            self.start("run", f"output.dir={self.folder}", "name=a", *self.words)
+        self.start("resume", str(self.path))
 
     def finish(self) -> Run:
         """Wait for the end, which must be a good one."""

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tables import assert_same, tables
 
@@ -23,7 +25,7 @@ from rayfl.config import load_config
 from rayfl.errors import ClientError, InputError, RayflError
 from rayfl.packing import pack, unpack
 from rayfl.preparation import prepare
-from rayfl.results import Run, Storage, load
+from rayfl.results import TABLES, Run, Storage, load
 from rayfl.screen import Screen
 from rayfl.simulation import resume, simulate
 
@@ -430,9 +432,6 @@ def swap(folder: Path) -> None:
 
 def relabel(folder: Path, seed: int) -> None:
     path = folder / "rounds" / "part-00000.parquet"
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     table = pq.read_table(path)
     at = table.schema.get_field_index("seed")
     pq.write_table(table.set_column(at, table.schema.field(at), pa.array([seed] * len(table))), path)
@@ -517,6 +516,17 @@ def test_a_clock_that_jumps_changes_nothing(run: Runs, monkeypatch: pytest.Monke
     jumpy = run("b", *FEDAC, "rounds=4", "output.checkpoint_every=1")
     assert (jumpy.rounds["seconds_total"] > 0).all() and jumpy.rounds["seconds_total"].max() < 100
     assert_same(reference, go_on(jumpy, "rounds=5"))
+
+
+@pytest.mark.parametrize("gone", [["rounds"], ["rounds", "clusters", "clients"]])
+def test_a_run_killed_before_its_first_row_can_be_resumed_too(run: Runs, tmp_path: Path, gone: list[str]) -> None:
+    words = [*FEDAC, "rounds=3", "output.checkpoint_every=0"]
+    begun = Path(run("a", *words).path)
+    for table in gone:
+        shutil.rmtree(begun / table)
+    for table in {"clients", "clusters"} - set(gone):
+        pq.write_table(TABLES[table].empty_table(), begun / table / "part-00000.parquet")
+    assert_same(run("b", *words), go_on(begun))
 
 
 def test_two_processes_do_not_write_to_one_run(stopped: Path, tmp_path: Path) -> None:

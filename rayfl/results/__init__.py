@@ -4,7 +4,7 @@ Knows files and tables only. What the numbers mean is in `rayfl.training` and `r
 through `Storage` too, but what is in them is the engine's business.
 """
 
-from rayfl.results.reader import Run, load
+from rayfl.results.reader import Run, load, load_begun
 from rayfl.results.schema import CLIENTS, CLUSTERS, ROUNDS, TABLES
 from rayfl.results.storage import Storage
 from rayfl.results.writer import RunWriter, TableWriter, check_tables, run_name
@@ -20,5 +20,6 @@ __all__ = [
     "TableWriter",
     "check_tables",
     "load",
+    "load_begun",
     "run_name",
 ]

@@ -90,10 +90,19 @@ class Run:
 
 def load(path: str | Path) -> Run:
     """Open the run in the folder `path`, or at a pyarrow.fs / fsspec URI."""
+    return _open(path, [_CONFIG, *TABLES])
+
+
+def load_begun(path: str | Path) -> Run:
+    """Open a run that may have been killed before it had any table."""
+    return _open(path, [_CONFIG])
+
+
+def _open(path: str | Path, needed: list[str]) -> Run:
     storage = Storage(path)
     if not storage.exists(""):
         raise InputError(f"{path} is not a run folder: it does not exist")
-    missing = [name for name in (_CONFIG, *TABLES) if not storage.exists(name)]
+    missing = [name for name in needed if not storage.exists(name)]
     if missing:
         inside = [name for name in storage.list() if storage.exists(f"{name}/{_CONFIG}")]
         hint = f"; it holds runs: {', '.join(inside[:5])}{', ...' if len(inside) > 5 else ''}" if inside else ""
