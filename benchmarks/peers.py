@@ -1,6 +1,6 @@
 """rayfl against Flower's simulation and pfl-research: FedAvg with the CIFAR CNN, evaluation of all clients each round.
 
-    python benchmarks/peers.py [--quick]
+    python benchmarks/peers.py [--quick] [--turns 3]
 
 Each peer has an environment of its own in benchmarks/.peers, set up here from the package registry; it reads torch from
 rayfl's environment and brings what it pins itself (Flower its own Ray). A peer that cannot be installed is left out,
@@ -25,7 +25,7 @@ from statistics import median
 
 import numpy as np
 import torch
-from measuring import Report, Row, compared, console, is_quick, seconds, spread, take_turns
+from measuring import Report, Row, command_line, compared, console, seconds, spread, take_turns
 from work import BATCH, PROCESSES, STEPS, WORKS, configured
 
 from rayfl.models import build_model
@@ -51,9 +51,12 @@ class Answer:
 
 
 def main() -> None:
-    quick = is_quick(__doc__)
+    parser = command_line(__doc__)
+    parser.add_argument("--turns", type=int, help="how often each side runs (3)")
+    arguments = parser.parse_args()
+    quick = arguments.quick
     report = Report("peers", quick)
-    rounds, turns = (3, 1) if quick else (6, 3)
+    rounds, turns = (3, arguments.turns or 1) if quick else (6, arguments.turns or 3)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_work(folder, quick)
@@ -155,8 +158,8 @@ def run_rayfl(folder: Path, rounds: int) -> Answer:
     return answers_of([start(Path(sys.executable), "peers_rayfl.py", folder, rounds)])
 
 
-def run_flower(python: Path, folder: Path, rounds: int) -> Answer:
-    return answers_of([start(python, "peers_flower.py", folder, rounds, FLWR_TELEMETRY_ENABLED="0")])
+def run_flower(python: Path, folder: Path, rounds: int, clients: str = "tutorial") -> Answer:
+    return answers_of([start(python, "peers_flower.py", folder, rounds, clients, FLWR_TELEMETRY_ENABLED="0")])
 
 
 def run_pfl(python: Path, folder: Path, rounds: int, evaluation: str = "same") -> Answer:
@@ -182,6 +185,7 @@ def run_pfl(python: Path, folder: Path, rounds: int, evaluation: str = "same") -
 #: name -> its package, what pip installs, and how it is run
 PEERS: dict[str, tuple[str, str, Callable[[Path, Path, int], Answer]]] = {
     "Flower": ("flwr", "flwr[simulation]", run_flower),
+    "Flower, data and network kept ready": ("flwr", "flwr[simulation]", partial(run_flower, clients="ready")),
     "pfl-research": ("pfl", "pfl", run_pfl),
     "pfl-research, its own evaluation": ("pfl", "pfl", partial(run_pfl, evaluation="own")),
 }

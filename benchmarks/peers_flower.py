@@ -1,10 +1,15 @@
-"""FedAvg in Flower's simulation, as its documentation writes it: a ClientApp, a ServerApp, one CPU per client.
+"""FedAvg in Flower's simulation: a ClientApp, a ServerApp, one CPU per client.
 
-python benchmarks/peers_flower.py FOLDER ROUNDS        in Flower's environment, see peers.py
+python benchmarks/peers_flower.py FOLDER ROUNDS tutorial|ready        in Flower's environment, see peers.py
+
+`tutorial`: clients as its tutorials write them, with a network and a DataLoader made for each call, each sample
+normalised as it is read. `ready`: network and normalised data stay in each process, and batches are slices of them.
 """
 
+import copy
 import sys
 import time
+from itertools import islice
 
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
@@ -15,7 +20,7 @@ from flwr.simulation import run_simulation
 from peers_work import answer, read, scores
 from torch.nn.functional import cross_entropy
 
-FOLDER, ROUNDS = sys.argv[1], int(sys.argv[2])
+FOLDER, ROUNDS, READY = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "ready"
 CPUS = 2
 client_app, server_app = ClientApp(), ServerApp()
 
@@ -23,11 +28,12 @@ client_app, server_app = ClientApp(), ServerApp()
 @client_app.train()
 def train(message: Message, context: Context) -> Message:
     work, client = read(FOLDER), int(context.node_config["partition-id"])
-    model = work.module
+    model = work.module if READY else copy.deepcopy(work.module)
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     model.train()
     optimizer = torch.optim.SGD(model.parameters(), lr=work.lr)
-    for inputs, labels in work.batches(client):
+    batches = work.batches(client) if READY else islice(work.loader(work.train[client], shuffle=True), work.steps)
+    for inputs, labels in batches:
         optimizer.zero_grad()
         cross_entropy(model(inputs), labels).backward()
         optimizer.step()
@@ -39,8 +45,10 @@ def train(message: Message, context: Context) -> Message:
 @client_app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     work, client = read(FOLDER), int(context.node_config["partition-id"])
-    work.module.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    accuracy, macro_f1, loss = scores(work.module, *work.tests(client), work.classes)
+    model = work.module if READY else copy.deepcopy(work.module)
+    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    tests = work.tests(client) if READY else work.loader(work.test[client], shuffle=False)
+    accuracy, macro_f1, loss = scores(model, tests, work.classes)
     values = {"accuracy": accuracy, "macro_f1": macro_f1, "loss": loss, "num-examples": len(work.test[client])}
     return Message(content=RecordDict({"metrics": MetricRecord(values)}), reply_to=message)
 

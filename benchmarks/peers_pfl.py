@@ -43,7 +43,7 @@ class Net(nn.Module):
         return cross_entropy(self.net(inputs), labels)
 
     def metrics(self, inputs: torch.Tensor, labels: torch.Tensor) -> dict[str, Any]:
-        accuracy, macro_f1, loss = scores(self.net, inputs, labels, self.classes)
+        accuracy, macro_f1, loss = scores(self.net, [(inputs, labels)], self.classes)
         count = len(labels)
         values = {"accuracy": accuracy, "macro_f1": macro_f1, "loss": loss}
         return {name: Weighted(value * count, count) for name, value in values.items()}
@@ -85,7 +85,7 @@ def main() -> None:
         chosen = samples[torch.randperm(len(samples))[: work.steps * work.batch]]
         return PyTorchTensorDataset((work.inputs[chosen], work.labels[chosen]), user_id=str(client))
 
-    tests = [PyTorchTensorDataset(work.tests(client), user_id=str(client)) for client in range(clients)]
+    tests = [PyTorchTensorDataset(work.tests(client)[0], user_id=str(client)) for client in range(clients)]
     users = list(range(clients))
     net = Net(work)
     stamps = Stamps()

@@ -5,6 +5,7 @@ Knows torch and numpy only, since it is read in the peers' own environments.
 
 import json
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, Dataset
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,9 @@ class PeerWork:
     """Everything in memory, normalised: a peer is not to be slowed down by reading."""
 
     module: nn.Module
+    raw: torch.Tensor
+    scale: torch.Tensor
+    shift: torch.Tensor
     inputs: torch.Tensor
     labels: torch.Tensor
     train: list[torch.Tensor]
@@ -36,8 +41,25 @@ class PeerWork:
         chosen = samples[torch.randperm(len(samples))[: self.steps * self.batch]].split(self.batch)
         return [(self.inputs[indices], self.labels[indices]) for indices in chosen]
 
-    def tests(self, client: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.inputs[self.test[client]], self.labels[self.test[client]]
+    def tests(self, client: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        return [(self.inputs[self.test[client]], self.labels[self.test[client]])]
+
+    def loader(self, samples: torch.Tensor, shuffle: bool) -> DataLoader:
+        """Return the same as torch's users would have it: a data set of single samples, normalised as they are read."""
+        return DataLoader(_Samples(self, samples), self.batch, shuffle=shuffle)
+
+
+@dataclass(frozen=True)
+class _Samples(Dataset):
+    work: PeerWork
+    chosen: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    def __getitem__(self, at: int) -> tuple[torch.Tensor, torch.Tensor]:
+        index = self.chosen[at]
+        return self.work.raw[index].float() * self.work.scale + self.work.shift, self.work.labels[index]
 
 
 @cache
@@ -51,6 +73,9 @@ def read(folder: str) -> PeerWork:
     n_train, n_test = (np.diff(arrays[f"{name}_offsets"]).tolist() for name in ("train", "test"))
     return PeerWork(
         module=torch.load(Path(folder) / "model.pt", weights_only=False),
+        raw=torch.from_numpy(arrays["inputs"]),
+        scale=scale,
+        shift=shift,
         inputs=torch.from_numpy(arrays["inputs"]).float().mul_(scale).add_(shift),
         labels=torch.from_numpy(arrays["labels"]).long(),
         train=list(train.split(n_train)),
@@ -60,9 +85,13 @@ def read(folder: str) -> PeerWork:
 
 
 @torch.no_grad()
-def scores(module: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, classes: int) -> tuple[float, float, float]:
+def scores(
+    module: nn.Module, tests: Iterable[tuple[torch.Tensor, torch.Tensor]], classes: int
+) -> tuple[float, float, float]:
     """Return accuracy, macro-F1 and loss, as rayfl reports them for each client."""
-    logits = module.eval()(inputs)
+    module.eval()
+    found = [(module(inputs), labels) for inputs, labels in tests]
+    logits, labels = torch.cat([f[0] for f in found]), torch.cat([f[1] for f in found])
     predicted = logits.argmax(1)
     hits = torch.bincount(labels[labels == predicted], minlength=classes)
     both = torch.bincount(labels, minlength=classes) + torch.bincount(predicted, minlength=classes)
