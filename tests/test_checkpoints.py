@@ -23,10 +23,13 @@ from tables import assert_same, tables
 from rayfl.checkpoints import Checkpoints
 from rayfl.config import load_config
 from rayfl.errors import ClientError, InputError, RayflError
+from rayfl.federation.client_state import ClientState
+from rayfl.federation.interface import FederationState
 from rayfl.packing import pack, unpack
 from rayfl.preparation import prepare
 from rayfl.results import TABLES, Run, Storage, load
 from rayfl.screen import Screen
+from rayfl.server import Server, Snapshot
 from rayfl.simulation import resume, simulate
 
 SMALL = ["federation=serial", "data.limit=480", "partition.clients=12", "local.steps=2", "local.lr=0.1"]
@@ -121,7 +124,8 @@ def test_a_run_that_is_given_more_rounds_equals_one_that_had_them_from_the_start
     """Also where the last round is special: tested though it is not its turn, and fine-tuned after."""
     common = [*FEDAC, "evaluate.every=3", "method.finetune=true"]
     undisturbed = run("a", *common, "rounds=8")
-    short = run("b", *common, "rounds=5", "output.checkpoint_every=2")
+    short = run("b", *common, "rounds=5", "output.checkpoint_every=1000")
+    assert [p.name for p in Path(short.path).glob("checkpoints/round-*")] == ["round-000004.json"]
     assert len(short.rounds["accuracy"].dropna()) == 2  # rounds 3 and 5
     on = [] if federation == "serial" else ["federation=ray", "ray.actors=2"]
     longer = go_on(short, "rounds=8", *on)
@@ -218,6 +222,53 @@ def test_a_checkpoint_writes_only_those_who_trained_and_old_ones_are_pruned(run:
     assert sum(held) < 2 * 12 * 2 * 1.1 * model  # twelve clients, each with two models
 
 
+def test_files_of_which_little_is_still_needed_are_written_anew(tmp_path: Path) -> None:
+    """Ten clients train in every round and one only in that round, so that no file is ever of no use."""
+    p = prepare(load_config(None, [*SMALL, "method.name=fedavg", "rounds=2000"]))
+    checkpoints = Checkpoints(Storage(tmp_path), p.config, p)
+    changed_in = np.full(60, -1)
+
+    class Fake:
+        round = 0
+
+        def snapshot(self) -> Snapshot:
+            return Snapshot(self.round, pack(None, "method"), pack(None, "federation"))
+
+        def changed_since(self, number: int) -> np.ndarray:
+            return np.flatnonzero(changed_in > number)
+
+        def kept_states(self, clients: np.ndarray) -> dict[int, ClientState]:
+            return {int(c): ClientState({"model": np.float32([changed_in[c]])}, frozenset(["model"])) for c in clients}
+
+    server: Any = Fake()
+    for server.round in range(1, 31):
+        changed_in[[*range(10), 10 + server.round]] = server.round
+        checkpoints.write(server)
+        manifest = json.loads(newest(tmp_path, "checkpoints/round-*.json").read_bytes())
+        everyone = {client for _, clients in manifest["client_files"] for client in clients}
+        assert everyone == set(np.flatnonzero(changed_in >= 0).tolist())
+        assert sum(len(clients) for _, clients in manifest["client_files"]) <= 2 * len(everyone)
+
+
+def test_what_has_travelled_is_remembered(serial_server: Callable[..., Server]) -> None:
+    """Who has sent which layers decides what is counted later."""
+    server = serial_server("local.steps=1", "method.name=fedavg")
+    fed = server.fed
+    fed.begin_round(1)
+    fed.train(np.arange(6), keep=True)
+    fed.mean(np.arange(4), part="backbone")
+    state = unpack(pack(fed.state()), FederationState)
+    assert state.unsent["model"].any(axis=1).all() and not state.unsent["model"].all(axis=1)[:4].any()
+    states = fed.kept_states(np.arange(6))
+    fed.restore(state, 1)
+    fed.adopt(states)
+    fed.begin_round(2)
+    fed.collect(np.arange(6))
+    head, whole = (sum(r.stop - r.start for r in fed.layout.ranges(part)) for part in ("head", "all"))
+    buffers = fed.layout.size - fed.layout.parameters
+    assert fed.ledger.bytes_up == 4 * (4 * head + 2 * (whole - buffers))
+
+
 def test_by_default_checkpoints_take_a_fiftieth_of_the_time(tmp_path: Path) -> None:
     """On a clock of the test's own: rounds take 1 s, a checkpoint takes 0.5 s."""
     p = prepare(load_config(None, [*SMALL, "method.name=fedavg", "rounds=2000"]))
@@ -230,8 +281,6 @@ def test_by_default_checkpoints_take_a_fiftieth_of_the_time(tmp_path: Path) -> N
             self.written: list[int] = []
 
         def snapshot(self) -> Any:
-            from rayfl.server import Snapshot
-
             now[0] += 0.5
             self.written.append(self.round)
             return Snapshot(self.round, pack(None, "method"), pack(None, "federation"))
