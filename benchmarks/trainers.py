@@ -1,6 +1,6 @@
 """The ways to train, for every network of the zoo at batch 10 and 32: what `training: auto` takes against the best.
 
-    python benchmarks/trainers.py [--quick]
+    python benchmarks/trainers.py [--quick] [--only resnet ...]
 
 A side trains the same clients for the same steps on one thread: the loop, the loop with channels last in memory, and
 several clients at once. `auto / best` is what the rule costs; 1.00 where it takes the fastest. Seconds are CPU time.
@@ -12,7 +12,7 @@ from functools import partial
 from statistics import median
 
 import torch
-from measuring import Report, Row, compared, is_quick, seconds, take_turns
+from measuring import Report, Row, command_line, compared, seconds, take_turns
 from threadpoolctl import threadpool_limits
 
 from rayfl.config import LocalConfig, ModelConfig
@@ -24,6 +24,7 @@ from rayfl.training.vectorised import faster_together, train_together
 
 CLASSES, VOCABULARY, WINDOW = 10, 80, 80
 CLIENTS, STEPS = 32, 5  # a multiple of every group
+SLOW = 1_000_000  # parameters from which fewer steps and turns must do
 #: By network, the images it is for; those that are not here take text.
 SHAPES = {
     "mlp 8 x 8": ("mlp", (1, 8, 8)),
@@ -43,13 +44,16 @@ LOOP, LAST, TOGETHER = "loop", "loop, channels last", "vectorised"
 
 
 def main() -> None:
-    quick = is_quick(__doc__)
+    parser = command_line(__doc__)
+    parser.add_argument("--only", nargs="+", default=[""], help="measure only networks with one of these in their name")
+    arguments = parser.parse_args()
+    quick = arguments.quick
     assert {name for name, _ in SHAPES.values()} == set(ZOO)
     report = Report("trainers", quick)
     torch.set_num_threads(1)
     with threadpool_limits(1):
         for title in ["mlp 8 x 8", "digits_cnn"] if quick else SHAPES:
-            for batch in (10, 32):
+            for batch in (10, 32) if any(wanted in title for wanted in arguments.only) else ():
                 report.add(*measured(title, batch, 2 if quick else 5))
     report.show(
         "one thread; the loop's time over each way's, and what auto costs more than the best",
@@ -72,15 +76,16 @@ def of(report: Report, row: Row, figure: str) -> Row:
 
 def measured(title: str, batch: int, repetitions: int) -> list[Row]:
     name, shape = SHAPES[title]
-    local = LocalConfig.model_validate({"steps": STEPS, "batch_size": batch})
     config = ModelConfig(name=name)
     plain, last = network(config, shape, False), network(config, shape, True)
-    # The slow networks have enough to do with a group of eight.
-    clients = CLIENTS if plain.layout.parameters < 100_000 else 8
+    slow = plain.layout.parameters > SLOW
+    steps, repetitions = (1, 2) if slow else (STEPS, repetitions)
+    local = LocalConfig.model_validate({"steps": steps, "batch_size": batch})
+    clients = CLIENTS if plain.layout.parameters < 100_000 else 8  # one group of those that are not dense
     sides: dict[str, Callable[[], float]] = {
-        LOOP: partial(by_the_loop, plain, trainees(plain, shape, batch, clients), local),
-        LAST: partial(by_the_loop, last, trainees(last, shape, batch, clients), local),
-        TOGETHER: partial(together, plain, trainees(plain, shape, batch, clients), local),
+        LOOP: partial(by_the_loop, plain, trainees(plain, shape, batch, clients, steps), local),
+        LAST: partial(by_the_loop, last, trainees(last, shape, batch, clients, steps), local),
+        TOGETHER: partial(together, plain, trainees(plain, shape, batch, clients, steps), local),
     }
     turns = {side: [cpu for _, cpu in answers] for side, answers in take_turns(sides, repetitions).items()}
     rows = [compared(title, str(batch), side, turns[side], LOOP, turns[LOOP]) for side in sides]
@@ -97,7 +102,7 @@ def network(config: ModelConfig, shape: tuple[int, ...], channels_last: bool) ->
     return FlatModel(build_model(config, shape, classes, vocabulary, seed=0), channels_last=channels_last)
 
 
-def trainees(model: FlatModel, shape: tuple[int, ...], batch: int, clients: int) -> list[Trainee]:
+def trainees(model: FlatModel, shape: tuple[int, ...], batch: int, clients: int, steps: int) -> list[Trainee]:
     generator = torch.Generator().manual_seed(0)
 
     def some() -> tuple[torch.Tensor, torch.Tensor]:
@@ -106,7 +111,7 @@ def trainees(model: FlatModel, shape: tuple[int, ...], batch: int, clients: int)
             return torch.randint(0, VOCABULARY, (batch, *shape), generator=generator), labels
         return torch.randn(batch, *shape, generator=generator), labels
 
-    return [Trainee(model.vector.clone(), [some() for _ in range(STEPS)], seed=c) for c in range(clients)]
+    return [Trainee(model.vector.clone(), [some() for _ in range(steps)], seed=c) for c in range(clients)]
 
 
 def by_the_loop(model: FlatModel, clients: list[Trainee], local: LocalConfig) -> float:
