@@ -96,12 +96,13 @@ def faster_together(model: FlatModel, batch_size: int, device: str) -> bool:
 
     A clock, or how many clients a worker happens to have, would give the same run other bits on another day.
     """
-    # The loop's time per step over ours, one thread of a CPU, full groups (of GROUP; dense networks of 32):
+    # The loop's time per step over ours, one thread of a CPU, full groups (of GROUP; dense networks of 32), as
+    # benchmarks/trainers.py measures it; against the loop with channels last ours is worse by what those gain:
     #     batch            10    32         batch               10    32         batch         10    32
-    #     mlp 8x8         3.2   2.3         thesis_fashion     1.1   1.0         fedtsdp_cnn  0.4   0.6
-    #     mlp 28x28       0.8   1.0         thesis_cifar10     1.2   0.6         fedac_cnn    0.4   0.5
-    #     digits_cnn 8x8  2.7   1.7         thesis_pathmnist   1.0   0.8         resnet9, 18  0.7   0.8
-    #     digits_cnn 16x16 1.6  1.0         char_lstm          0.4   0.6
+    #     mlp 8x8         2.4   2.3         thesis_fashion     0.9   0.8         fedtsdp_cnn  0.4   0.4
+    #     mlp 28x28       0.6   0.6         thesis_cifar10     0.9   0.7         fedac_cnn    0.3   0.4
+    #     digits_cnn 8x8  2.3   1.6         thesis_pathmnist   1.0   0.7         resnet9, 18  0.7   0.6
+    #     digits_cnn 16x16 1.6  1.0         thesis_tissuemnist 1.0   0.9         char_lstm    0.5   0.7
     # At batch 128: mlp 8x8 1.5, digits_cnn 1.2. Dense networks at batch 10 by parameters: 15,000 2.3, 28,000 1.6,
     # 53,000 1.4, 80,000 1.0; with 8 clients 1.8, 1.4, 1.2, 0.9, with 2 of them 0.5. digits_cnn with wider layers at
     # batch 32: 13,000 1.9, 21,000 1.4, 46,000 1.2. A group that is not full costs as much as a full one.
