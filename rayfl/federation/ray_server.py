@@ -121,9 +121,9 @@ class RayServer:
 
     def describe(self) -> str:
         """Say in a line where the clients live."""
-        count = len({seat.node for seat in self.seats})
+        actors, count = len(self.seats), len({seat.node for seat in self.seats})
         devices = sorted({seat.device.partition(":")[0] for seat in self.seats})
-        return f"{len(self.seats)} client actors on {count} node{'s' * (count > 1)} ({', '.join(devices)})"
+        return f"{actors} client actor{'s' * (actors > 1)} on {count} node{'s' * (count > 1)} ({', '.join(devices)})"
 
     # -- starting ----------------------------------------------------------------------------------------------
 
