@@ -150,7 +150,7 @@ def test_bytes_are_what_a_deployment_would_send(federation: Callable[..., Serial
     model, everyones = fed.initial, fed.layout.size * FLOAT_BYTES
     cohort = np.arange(5)
     handed = everyone(model, fed.clients)
-    fed.train(cohort, start=handed, pulls=[Pull(handed, 0.1)])  # one model, though it is used twice
+    fed.train(cohort, start=handed, pulls=[Pull(handed, 0.1)], keep=True)  # one model, though it is used twice
     assert fed.ledger.bytes_down == 5 * everyones
     fed.mean(cohort, part="backbone")
     fed.mean(cohort)  # the backbone is there already: only the heads follow
@@ -162,6 +162,18 @@ def test_bytes_are_what_a_deployment_would_send(federation: Callable[..., Serial
     fed.project(cohort, low_rank)
     assert fed.ledger.bytes_down == 5 * 3 * dim * FLOAT_BYTES  # the map travels once
     assert fed.ledger.bytes_up == 2 * 5 * (3 + 1) * 8
+
+
+def test_only_kept_models_are_there_in_the_next_round(federation: Callable[..., SerialFederation]) -> None:
+    """Others would be missing after a recovery, and the round would be another one."""
+    fed = federation()
+    fed.train(np.arange(4), keep=True)
+    fed.train(np.arange(3, 6), slot="other")
+    assert fed.has_model(np.arange(6)).tolist() == [True] * 4 + [False] * 2
+    assert fed.has_model(np.arange(6), "other").sum() == 3
+    fed.begin_round(2)
+    assert fed.has_model(np.arange(6)).sum() == 4
+    assert not fed.has_model(np.arange(6), "other").any()
 
 
 def test_a_broadcast_is_unchanged_after_a_round(ray_session: None) -> None:
