@@ -112,7 +112,12 @@ class Driver:
         """Start a command of rayfl."""
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "rayfl.cli", *words], cwd=self.folder, stdout=log, stderr=subprocess.STDOUT
+                [sys.executable, "-m", "rayfl.cli", *words],
+                cwd=self.folder,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                # Ray's Cluster leaves its address there, and it outlives the cluster.
+                env={key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"},
             )
 
     @property
@@ -170,8 +175,9 @@ class Nodes:
         self.cluster.remove_node(node, allow_graceful=False)
 
     def close(self) -> None:
-        """Take it down."""
+        """Take it down, and what it has left in the environment."""
         self.cluster.shutdown()
+        os.environ.pop("RAY_ADDRESS", None)
 
 
 @contextmanager
