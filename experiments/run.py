@@ -38,7 +38,8 @@ def main() -> None:
     find_rayfl()
     if options.resume:
         folder = lasting(options.resume)
-        join_cluster_for(f"{folder}/config.yaml", options.overrides)
+        if join_cluster_for(f"{folder}/config.yaml", options.overrides) is None:
+            join_cluster()  # its config may lie in a bucket
         command = ["resume", folder, *options.overrides]
     else:
         file = options.config
@@ -83,9 +84,9 @@ def join_cluster_for(file: str | None, overrides: list[str]) -> "Config | None":
 
     try:
         config = load_config(file, overrides)
-    except InputError:  # which rayfl will tell, if it has no other way to read it
-        config = None
-    if config is None or (config.federation == "ray" and not config.ray.address):
+    except InputError:  # rayfl will tell
+        return None
+    if config.federation == "ray" and not config.ray.address:
         join_cluster()
     return config
 

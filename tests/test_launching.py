@@ -396,6 +396,7 @@ def test_bad_input_exits_with_2_and_leaves_nothing_behind(tmp_path: Path, words:
     assert done.returncode == 2
     assert told in done.stderr
     assert "Traceback" not in done.stderr
+    assert "Ray cluster" not in done.stderr
     assert not done.stdout
     assert not list(tmp_path.iterdir())
 
@@ -435,7 +436,8 @@ def module_of(script: Path) -> Any:
 
 @pytest.fixture
 def run_module(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_ADDRESS", "")  # so that it is put back as it was, whatever the script does to it
+    monkeypatch.delenv("RAY_ADDRESS")
     monkeypatch.delenv("RAY_TMPDIR", raising=False)
     return module_of(RUN)
 
@@ -498,7 +500,20 @@ def test_the_script_finds_rayfl_in_its_checkout_where_it_is_not_installed(tmp_pa
     assert config.startswith("# rayfl from the copy")
 
 
-# The comparison that the cluster test relies on
+# The cluster test itself
+
+
+def test_the_cluster_test_says_what_it_needs(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(CHECKOUT / "tests" / "cluster" / "on_virtual_hosts.py")],
+        env=os.environ | {"RAYFL_VIRTUAL_CLUSTER": str(tmp_path / "none.sh")},
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "none.sh is not there; RAYFL_VIRTUAL_CLUSTER says where" in done.stderr
 
 
 def change(table: Path, column: str, how: Callable[[Any], Any]) -> None:

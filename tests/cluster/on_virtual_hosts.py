@@ -215,6 +215,7 @@ class Laptop:
         )
 
     def fetch(self) -> None:
+        """Copy all runs from the head."""
         self.types(f"ray rsync-down {LAUNCHER} '~/runs/' /root/fetched/")
 
     def compare(self, serial: str, name: str, *options: str) -> None:
@@ -246,6 +247,7 @@ def job_step(laptop: Laptop, hosts: VirtualHosts) -> None:
         wait_for(
             lambda: quiet(hosts.ssh("laptop", knock)), 60, "ray dashboard", lambda: forwarding.poll() is not None, 1
         )
+        hosts.on("laptop", """echo '__version__ = "as shipped"' > rayfl/version.py""")
         submit = "ray job submit --address http://127.0.0.1:8265 --working-dir . --"
         printed = laptop.types(f"{submit} python experiments/run.py --config tests/cluster/digits.yaml name=job", 300)
         expect(printed, "on 2 nodes")
@@ -258,6 +260,7 @@ def job_step(laptop: Laptop, hosts: VirtualHosts) -> None:
         forwarding.kill()
         forwarding.wait()
     laptop.fetch()
+    expect(hosts.on("laptop", "head -n 1 /root/fetched/job/config.yaml"), "# rayfl as shipped")
     laptop.compare("short", "job")
 
 
@@ -330,7 +333,7 @@ def slurm_step(laptop: Laptop, hosts: VirtualHosts) -> None:
     expect(hosts.on("head", f"cd && {command}", 300), "on 2 nodes")
     for host in ("head", "worker"):
         wait_for(lambda host=host: raylets(hosts, host) == 0, 30, f"end of Ray on the {host}", pause=1)  # type: ignore[misc]
-    laptop.fetch()
+    hosts.on("laptop", "rsync -a -e 'ssh -i ~/cluster_key -o StrictHostKeyChecking=no' head:runs/ /root/fetched/")
     laptop.compare("short", "slurm")
 
 
