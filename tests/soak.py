@@ -21,6 +21,7 @@ from tables import assert_same, recoveries
 
 from rayfl.config import load_config
 from rayfl.screen import Screen
+from rayfl.server import RoundRecord
 from rayfl.simulation import simulate
 
 MOST_GROWTH = 1.0  # MB per 100 rounds
@@ -42,7 +43,7 @@ class Soaking(Screen):
         self.server: list[tuple[int, float]] = []
         self.killed = 0
 
-    def show_round(self, record) -> None:  # type: ignore[no-untyped-def]
+    def show_round(self, record: RoundRecord) -> None:
         self.driver.append((record.number, memory_mb(os.getpid())))
         for pid in actors("ServerActor")[:1]:
             self.server.append((record.number, memory_mb(pid)))
