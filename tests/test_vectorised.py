@@ -1,7 +1,8 @@
 """The vectorised trainer: what the loop gives for each client, and the same bits in whatever company."""
 
+import copy
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -70,12 +71,34 @@ def by_the_loop(model: FlatModel, trainee: Trainee, local: LocalConfig) -> torch
     return trained
 
 
+def in_double(model: FlatModel) -> FlatModel:
+    return FlatModel(copy.deepcopy(model.module), dtype=torch.float64)
+
+
+def trainee_in_double(trainee: Trainee) -> Trainee:
+    """Return it with every float tensor in it, also those of its terms, in double precision."""
+
+    def doubled(thing: Any) -> Any:
+        if isinstance(thing, torch.Tensor):
+            return thing.double() if thing.is_floating_point() else thing
+        if isinstance(thing, list | tuple):
+            return type(thing)(doubled(each) for each in thing)
+        if is_dataclass(thing) and not isinstance(thing, type):
+            return replace(thing, **{field.name: doubled(getattr(thing, field.name)) for field in fields(thing)})
+        return thing
+
+    return doubled(trainee)
+
+
 def assert_as_the_loop(model: FlatModel, everyone: list[Trainee], local: LocalConfig) -> None:
+    """In double precision: the same mathematics, whatever a CPU's own order of summing makes of it in 32 bits."""
+    model, everyone = in_double(model), [trainee_in_double(trainee) for trainee in everyone]
     together = train_together(model, everyone, local, LR)
     assert len(together) == len(everyone)
     for trainee, got in zip(everyone, together, strict=True):
         expected = by_the_loop(model, trainee, local)
-        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+        assert got.dtype == torch.float64
+        torch.testing.assert_close(got, expected, rtol=1e-8, atol=1e-9)
         assert trainee.batches == [] or (expected - trainee.start).abs().max() > 1e-3  # else it would say nothing
 
 
@@ -86,6 +109,7 @@ RAGGED = [[6, 6, 4], [6, 6], [5, 6, 2], [3, 3, 3]]
 def test_every_network_of_the_zoo_is_trained_as_the_loop_trains_it(name: str) -> None:
     """Clients with fewer samples than a batch, and with other numbers of steps; batch norm, dropout, LSTM."""
     model = of_the_zoo(name)
+    assert vectorisable(model, samples(6, shape_for(name), 0)[0]) is None
     assert_as_the_loop(model, trainees(model, shape_for(name), RAGGED), LocalConfig(steps=3, batch_size=6))
 
 

@@ -22,7 +22,8 @@ class FlatModel:
     views loose. Parameters that do not require a gradient keep one of zero.
 
     With `channels_last` the weights of 2-d convolutions lie so in the vector, and maps between layers in memory, that
-    a CPU goes through them faster; a network that calls `view` on such maps would fail.
+    a CPU goes through them faster; a network that calls `view` on such maps would fail. Runs are in float32 throughout;
+    another `dtype` is for checks of the arithmetic.
 
     >>> model = FlatModel(nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 1)))
     >>> model.layout.backbone, model.layout.head
@@ -35,17 +36,18 @@ class FlatModel:
         head: str | None = None,
         device: torch.device | str = "cpu",
         channels_last: bool = False,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         for name, parameter in module.named_parameters():
             if not parameter.is_floating_point():  # .to(float32) would drop the imaginary part
                 raise InputError(f"{type(module).__name__} has parameters that are not real numbers: {name}")
-        self.module = module.to(device=device, dtype=torch.float32)
+        self.module = module.to(device=device, dtype=dtype)
         self._head = _find_head(module, head)
         self.layout, tensors = _lay_out(module, self._head, channels_last)
         each = list(zip(tensors, self.layout.slices, self.layout.shapes, self.layout.channels_last, strict=True))
         self.vector = torch.cat([(t.movedim(1, -1) if last else t).detach().reshape(-1) for t, *_, last in each])
         self._networks: dict[bool, Network] = {}
-        self.gradient = torch.zeros(self.layout.parameters, device=self.vector.device)
+        self.gradient = self.vector.new_zeros(self.layout.parameters)
         for tensor, where, shape, last in each:
             # Through .data the Parameter objects stay the same, so modules that keep references of their own
             # to them (LSTM, tied weights) see the views too.

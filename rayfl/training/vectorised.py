@@ -210,7 +210,8 @@ class _Group:
         inputs = torch.stack([_filled(x, size) for x, _ in batches])
         labels = torch.stack([_filled(y, size) for _, y in batches])
         counts = [len(y) for _, y in batches]
-        shares = torch.tensor([[1 / n if i < n else 0 for i in range(size)] for n in counts], device=inputs.device)
+        each = [[1 / n if i < n else 0 for i in range(size)] for n in counts]
+        shares = self.parameters.new_tensor(each)
         # Of a batch that was filled up, the loop draws noise for the real samples only.
         drawn = [slice(n) if n < size else slice(None) for n in counts]
         self.drawing = list(zip(self.generators[rows], drawn, strict=True))
@@ -265,7 +266,7 @@ class _Group:
     def _noise(self, shape: torch.Size, rate: float) -> torch.Tensor:
         """Draw what the loop's dropout multiplies with, for each row from its client's own generator."""
         self.drew = True
-        noise = torch.ones(shape, device=self.parameters.device)
+        noise = self.parameters.new_ones(shape)
         for row, (generator, samples) in zip(noise, self.drawing, strict=True):
             if generator is not None:
                 row[samples].bernoulli_(1 - rate, generator=generator)
