@@ -2,8 +2,9 @@
 
     python benchmarks/trainers.py [--quick] [--only resnet ...]
 
-A side trains the same clients for the same steps on one thread: the loop, the loop with channels last in memory, and
-several clients at once. `auto / best` is what the rule costs; 1.00 where it takes the fastest. Seconds are CPU time.
+A side trains the same clients for the same steps on one thread: the loop, the loop with channels last in memory, the
+loop with first maps pooled at once (where the network has such), and several clients at once. `auto / best` is what the
+rule costs; 1.00 where it takes the fastest. Seconds are CPU time.
 """
 
 import time
@@ -17,6 +18,7 @@ from threadpoolctl import threadpool_limits
 
 from rayfl.config import LocalConfig, ModelConfig
 from rayfl.models import ZOO, FlatModel, build_model
+from rayfl.models.pooled import pool_at_once
 from rayfl.models.zoo import wants_channels_last
 from rayfl.training.loop import train_alone
 from rayfl.training.trainee import Trainee
@@ -40,7 +42,7 @@ SHAPES = {
     "resnet18": ("resnet18", (3, 32, 32)),
     "char_lstm": ("char_lstm", (WINDOW,)),
 }
-LOOP, LAST, TOGETHER = "loop", "loop, channels last", "vectorised"
+LOOP, LAST, POOLED, TOGETHER = "loop", "loop, channels last", "loop, pooled at once", "vectorised"
 
 
 def main() -> None:
@@ -60,9 +62,10 @@ def main() -> None:
         {
             "network": lambda row: row.what,
             "batch": lambda row: row.variant,
-            "loop": lambda row: seconds(of(report, row, LOOP).seconds),
-            "channels last": lambda row: f"{1 / (of(report, row, LAST).ratio or 1):.2f} x",
-            "vectorised": lambda row: f"{1 / (of(report, row, TOGETHER).ratio or 1):.2f} x",
+            "loop": lambda row: seconds(baseline.seconds) if (baseline := of(report, row, LOOP)) else "-",
+            "channels last": lambda row: times(of(report, row, LAST)),
+            "pooled at once": lambda row: times(of(report, row, POOLED)),
+            "vectorised": lambda row: times(of(report, row, TOGETHER)),
             "auto": lambda row: row.note or "",
             "auto / best": lambda row: f"{row.ratio:.2f}",
         },
@@ -70,14 +73,18 @@ def main() -> None:
     )
 
 
-def of(report: Report, row: Row, figure: str) -> Row:
-    return next(r for r in report.rows if (r.what, r.variant, r.figure) == (row.what, row.variant, figure))
+def of(report: Report, row: Row, figure: str) -> Row | None:
+    return next((r for r in report.rows if (r.what, r.variant, r.figure) == (row.what, row.variant, figure)), None)
+
+
+def times(row: Row | None) -> str:
+    return f"{1 / row.ratio:.2f} x" if row is not None and row.ratio else "-"
 
 
 def measured(title: str, batch: int, repetitions: int) -> list[Row]:
     name, shape = SHAPES[title]
     config = ModelConfig(name=name)
-    plain, last = network(config, shape, False), network(config, shape, True)
+    plain, last, pooled = network(config, shape), network(config, shape, channels_last=True), network(config, shape)
     slow = plain.layout.parameters > SLOW
     steps, repetitions = (1, 2) if slow else (STEPS, repetitions)
     local = LocalConfig.model_validate({"steps": steps, "batch_size": batch})
@@ -87,16 +94,17 @@ def measured(title: str, batch: int, repetitions: int) -> list[Row]:
         LAST: partial(by_the_loop, last, trainees(last, shape, batch, clients, steps), local),
         TOGETHER: partial(together, plain, trainees(plain, shape, batch, clients, steps), local),
     }
+    if pool_at_once(pooled.module):
+        sides[POOLED] = partial(by_the_loop, pooled, trainees(pooled, shape, batch, clients, steps), local)
     turns = {side: [cpu for _, cpu in answers] for side, answers in take_turns(sides, repetitions).items()}
     rows = [compared(title, str(batch), side, turns[side], LOOP, turns[LOOP]) for side in sides]
-    taken = TOGETHER if faster_together(plain, batch, "cpu") else LOOP
-    if taken == LOOP and wants_channels_last(config, "loop"):
-        taken = LAST
+    in_the_loop = LAST if wants_channels_last(config, "loop") else POOLED if POOLED in sides else LOOP
+    taken = TOGETHER if faster_together(plain, batch, "cpu") else in_the_loop
     best = min(sides, key=lambda side: median(turns[side]))
     return [*rows, compared(title, str(batch), "auto / best", turns[taken], best, turns[best], taken)]
 
 
-def network(config: ModelConfig, shape: tuple[int, ...], channels_last: bool) -> FlatModel:
+def network(config: ModelConfig, shape: tuple[int, ...], channels_last: bool = False) -> FlatModel:
     vocabulary = VOCABULARY if len(shape) == 1 else None
     classes = VOCABULARY if vocabulary else CLASSES
     return FlatModel(build_model(config, shape, classes, vocabulary, seed=0), channels_last=channels_last)
