@@ -1,5 +1,7 @@
 """Checkpoints: what they hold, what they cost, how a run goes on from them, and what is refused."""
 
+import errno
+import fcntl
 import json
 import os
 import shutil
@@ -8,7 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -148,13 +150,35 @@ def test_without_checkpoints_a_run_begins_anew_and_comes_out_the_same(run: Runs)
     assert_same(undisturbed, go_on(short, "rounds=5"))
 
 
-def test_checkpoints_work_on_any_storage(ray_session: None, tmp_path: Path) -> None:
-    """A stand-in for object stores (memory, through fsspec and pyarrow.fs) and one for shared folders (a file URI)."""
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A bucket of a server that speaks S3, on this machine."""
+    from moto.server import ThreadedMotoServer
+    from pyarrow import fs
+
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
+    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        _, port = server.get_host_and_port()
+        options = {"endpoint_override": f"127.0.0.1:{port}", "scheme": "http", "region": "us-east-1"}
+        fs.S3FileSystem(**options, allow_bucket_creation=True).create_dir("results")
+        yield "s3://results/runs?" + "&".join(f"{key}={value}" for key, value in options.items())
+    finally:
+        server.stop()
+
+
+def test_checkpoints_work_on_any_storage(ray_session: None, tmp_path: Path, bucket: str) -> None:
+    """A bucket of a local server, a memory behind fsspec, and for shared folders a file URI."""
     common = [*FEDAC, "output.checkpoint_every=1"]
     undisturbed = simulate(load_config(None, [*common, "rounds=6", f"output.dir={tmp_path}"]), Screen(quiet=True))
-    for where in (f"memory://{uuid.uuid4().hex}", f"file://{tmp_path}/shared%20folder"):
+    for where in (bucket, f"memory://{uuid.uuid4().hex}", f"file://{tmp_path}/shared%20folder"):
         short = simulate(load_config(None, [*common, "rounds=4", f"output.dir={where}", "name=x"]), Screen(quiet=True))
-        assert short.path.startswith(("memory://", "/"))
+        assert short.path.startswith(("s3://results/runs/x?endpoint_override=", "memory://", "/"))
+        assert set(short.rounds["run"]) == {"x"}
+        with pytest.raises(InputError, match="is there already"):
+            simulate(load_config(None, [*common, f"output.dir={where}", "name=x"]), Screen(quiet=True))
         names = Storage(short.path).list("checkpoints")
         assert [n for n in names if n.startswith("round")] == ["round-000002.json", "round-000003.json"]
         assert_same(undisturbed, resume(short.path, ["rounds=6"], Screen(quiet=True)))
@@ -582,6 +606,23 @@ def test_two_processes_do_not_write_to_one_run(stopped: Path, tmp_path: Path) ->
     shutil.copytree(stopped, tmp_path / "a")
     with Storage(tmp_path / "a").locked(), pytest.raises(InputError, match="being written to by another process"):
         go_on(tmp_path / "a")
+
+
+@pytest.mark.parametrize("fault", [errno.ENOSYS, errno.ENOLCK, errno.EIO])
+def test_a_network_file_system_without_locks_is_written_to_all_the_same(
+    run: Runs, monkeypatch: pytest.MonkeyPatch, fault: int
+) -> None:
+    """Lustre is often mounted so. Other failures to lock are told."""
+
+    def unsupported(*_: object) -> None:
+        raise OSError(fault, os.strerror(fault))
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    if fault == errno.EIO:
+        with pytest.raises(RayflError, match="Input/output error"):
+            run("a", *FEDAC, "rounds=1")
+    else:
+        assert len(run("a", *FEDAC, "rounds=1").rounds) == 1
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk takes root")

@@ -3,6 +3,7 @@
 Knows bytes and names, not what is in them: tables are the `writer`'s and `reader`'s.
 """
 
+import errno
 import fcntl
 import os
 import uuid
@@ -45,7 +46,7 @@ class Storage:
     @property
     def name(self) -> str:
         """The folder's own name: the last part of the path."""
-        return self.path.rstrip("/").rpartition("/")[2]
+        return self._parts()[0].rpartition("/")[2]
 
     def check(self) -> None:
         """Make sure that the folder can be made and written to; nothing is left behind."""
@@ -88,7 +89,7 @@ class Storage:
     def locked(self) -> Iterator[None]:
         """Keep other processes from writing to this folder while inside; a killed one holds nothing back.
 
-        Only on local disks: object stores have no locks.
+        Only where there are locks: object stores have none, and some network file systems are mounted without.
         """
         with self._backend.locked() as mine:
             if not mine:
@@ -97,10 +98,19 @@ class Storage:
 
     def folder(self, name: str) -> "Storage":
         """Return the storage of a folder below this one."""
-        return Storage(f"{self.path.rstrip('/')}/{name}")
+        path, options = self._parts()
+        return Storage(f"{path}/{name}{options}")
+
+    def _parts(self) -> tuple[str, str]:
+        """Return the path, and the options that a URI may have behind it: ?endpoint_override=... for S3."""
+        path, mark, options = self.path.partition("?") if "://" in self.path else (self.path, "", "")
+        return path.rstrip("/"), mark + options
 
     def __repr__(self) -> str:
         return f"Storage({self.path!r})"
+
+
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 class _Backend(ABC):
@@ -197,6 +207,9 @@ class _Local(_Backend):
             except BlockingIOError:
                 yield False
                 return
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
             yield True
 
 
