@@ -3,9 +3,10 @@
     python benchmarks/scale.py [--quick]
 
 A run of each size has a process of its own as driver and a Ray of its own; when all have started, they take turns,
-round by round. FedAvg keeps nothing of its clients, FedAC the models of those who have trained. Rounds are without
-evaluation, which must grow with the clients; everybody is tested once, in the end. Memory is PSS, where pages shared by
-several processes count in parts; it grows with the samples too, whose size is told beside it.
+round by round. FedAvg keeps nothing of its clients, FedAC the models of those who have trained, for which an actor has
+a budget that they soon exceed. Rounds are without evaluation, which must grow with the clients; everybody is tested
+once, in the end. Memory is PSS, where pages shared by several processes count in parts; it grows with the samples too,
+whose size is told beside it.
 """
 
 import os
@@ -20,7 +21,7 @@ from typing import Any
 
 import numpy as np
 from measuring import Report, Row, compared, console, is_quick, pss, seconds, spread, take_turns
-from work import Work, configured
+from work import PROCESSES, Work, configured
 
 from rayfl.screen import Screen
 from rayfl.simulation import open_server, prepare
@@ -28,6 +29,7 @@ from rayfl.simulation import open_server, prepare
 COHORT, SAMPLES = 100, 10  # samples of a client, of which 8 are for training
 METHODS: dict[str, dict[str, Any]] = {"fedavg": {"name": "fedavg"}, "fedac": {"name": "fedac"}}
 EVERY = 100_000  # the round in which everybody is tested
+BUDGET = 4  # MB of kept models in an actor's memory
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ def measured(method: str, sizes: list[int], folder: Path, repetitions: int) -> l
     turns = take_turns({str(size): partial(ask, size, "round") for size in sizes}, repetitions, warm_up=3)
     rounds = {size: [t for t, _ in turns[str(size)]] for size in sizes}
     memory = {size: ask(size, "memory") for size in sizes}
+    kept = {size: ask(size, "kept") for size in sizes}
     tested = {size: ask(size, "test") for size in sizes}
     for run, process in zip(runs.values(), processes, strict=True):
         run.send(None)
@@ -86,6 +89,7 @@ def measured(method: str, sizes: list[int], folder: Path, repetitions: int) -> l
         }.items():
             rows.append(compared(what, method, figure, [values[size]], reference, [values[least]]))
         rows.append(Row(what, method, "data", megabytes=started[size].data))
+        rows.append(Row(what, method, "kept", megabytes=kept[size], note=f"budget {BUDGET} MB"))
         for process_name, megabytes in memory[size].items():
             before = memory[least][process_name]
             rows.append(
@@ -106,7 +110,8 @@ def show(report: Report) -> None:
         return f"{by_figure[row.what, row.variant, figure].megabytes:,.0f} ({growth:+,.0f})"
 
     report.show(
-        f"cohort of {COHORT}; memory as PSS in MB, in brackets its growth; data: samples and who has which, in MB",
+        f"cohort of {COHORT}; memory as PSS in MB, in brackets its growth; data: samples and who has which, in MB;"
+        f" kept: models per actor, in MB, of which {BUDGET} may be in its memory",
         {
             "clients": lambda row: row.what,
             "method": lambda row: row.variant,
@@ -119,6 +124,7 @@ def show(report: Report) -> None:
             "driver": lambda row: megabytes(row, "driver"),
             "server": lambda row: megabytes(row, "server"),
             "actor": lambda row: megabytes(row, "actor"),
+            "kept": lambda row: f"{by_figure[row.what, row.variant, 'kept'].megabytes:,.0f}",
         },
         [row for row in report.rows if row.figure == "round"],
     )
@@ -132,7 +138,8 @@ def drive(method: str, clients: int, folder: Path, pipe: Connection) -> None:
     begin = time.perf_counter()
     work = Work("", "digits_cnn", "tiny", clients, COHORT, clients * SAMPLES)
     partition = {"kind": "dirichlet", "samples": [SAMPLES, SAMPLES]}
-    prepared = prepare(configured(work, METHODS[method], folder, partition, evaluate={"every": EVERY}))
+    more = {"evaluate": {"every": EVERY}, "state": {"memory_mb": BUDGET}}
+    prepared = prepare(configured(work, METHODS[method], folder, partition, **more))
     ready = time.perf_counter()
     data = (prepared.dataset, prepared.partition)
     arrays = [a for thing in data for a in vars(thing).values() if isinstance(a, np.ndarray)]
@@ -147,6 +154,9 @@ def drive(method: str, clients: int, folder: Path, pipe: Connection) -> None:
                 pipe.send(None)
             elif asked == "memory":
                 pipe.send(memory_of(server))
+            elif asked == "kept":
+                models = len(server.changed_since(0))
+                pipe.send(models * prepared.facts.initial.nbytes / 1e6 / PROCESSES)
             else:
                 pipe.send(server.run_round(EVERY).summary["seconds_eval"])
 

@@ -17,6 +17,7 @@ from measuring import Report, Row, command_line, compared, seconds, take_turns
 from threadpoolctl import threadpool_limits
 
 from rayfl.config import LocalConfig, ModelConfig
+from rayfl.federation.ray_client import keep_freed_memory
 from rayfl.models import ZOO, FlatModel, build_model
 from rayfl.models.pooled import pool_at_once
 from rayfl.models.zoo import wants_channels_last
@@ -53,6 +54,7 @@ def main() -> None:
     assert {name for name, _ in SHAPES.values()} == set(ZOO)
     report = Report("trainers", quick)
     torch.set_num_threads(1)
+    keep_freed_memory()  # as workers do
     with threadpool_limits(1):
         for title in ["mlp 8 x 8", "digits_cnn"] if quick else SHAPES:
             for batch in (10, 32) if any(wanted in title for wanted in arguments.only) else ():

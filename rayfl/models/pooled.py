@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import conv2d, pad
+from torch.nn.functional import conv2d, max_pool2d, pad
 
 _aten = torch.ops.aten
 
@@ -22,43 +22,49 @@ _MOST_CHANNELS = 8
 def pool_at_once(module: nn.Module) -> bool:
     """Put such a layer in where a convolution of few channels, ReLU and 2 x 2 max pooling follow each other.
 
-    Then what else is pooled by 2 x 2 is turned for it. In place; names, shapes and order of the parameters stay.
-    Returns whether there was such a place; if not, nothing has changed.
+    Where there is one, wider convolutions that are followed so are turned for the pooling. In place; names, shapes and
+    order of the parameters stay. Returns whether there was such a place; if not, nothing has changed.
 
-    >>> network = nn.Sequential(nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.MaxPool2d(2))
-    >>> pool_at_once(network), [type(layer).__name__ for layer in network]
-    (True, ['PooledConv2d', 'Identity', 'Identity', 'Conv2d', 'TurnedMaxPool2d'])
+    >>> def convolution(*sizes):
+    ...     return nn.Conv2d(*sizes), nn.ReLU(), nn.MaxPool2d(2)
+    >>> network = nn.Sequential(*convolution(3, 6, 5), *convolution(6, 16, 5), nn.Flatten())
+    >>> pool_at_once(network), [type(layer).__name__ for layer in network if type(layer) is not nn.Identity]
+    (True, ['PooledConv2d', 'TurnedConv2d', 'Flatten'])
     """
-    sequences = [m for m in module.modules() if type(m) is nn.Sequential]
-    found = False
-    for layers in sequences:
-        for at in range(len(layers) - 2):
-            first = layers[at]
-            if _is_narrow(first) and type(layers[at + 1]) is nn.ReLU and _is_two_by_two(layers[at + 2]):
-                layers[at] = PooledConv2d(first)
-                layers[at + 1] = layers[at + 2] = nn.Identity()
-                found = True
-    for layers in sequences if found else []:
-        for at in range(len(layers)):
-            if _is_two_by_two(layers[at]):
-                layers[at] = TurnedMaxPool2d(2)
-    return found
+    found = [
+        (layers, at, convolution)
+        for layers in module.modules()
+        if type(layers) is nn.Sequential
+        for at in range(len(layers) - 2)
+        if _is_plain(convolution := layers[at]) and type(layers[at + 1]) is nn.ReLU and _is_two_by_two(layers[at + 2])
+    ]
+    if not any(convolution.out_channels <= _MOST_CHANNELS for _, _, convolution in found):
+        return False
+    for layers, at, convolution in found:
+        narrow = convolution.out_channels <= _MOST_CHANNELS
+        layers[at] = PooledConv2d(convolution) if narrow else TurnedConv2d(convolution)
+        layers[at + 1] = layers[at + 2] = nn.Identity()
+    return True
 
 
-class PooledConv2d(nn.Module):
-    """max_pool2d(relu(conv2d(x, weight, bias)), 2), with the weight and bias of a layer that is there.
-
-    The four places that go into one maximum become four times as many channels of a convolution with stride 2, whose
-    kernels are the given one in the four corners of a larger one. Their maximum then needs no walk, and bias and ReLU,
-    which do not change the order of numbers, come after it. Where places tie, the first gets the gradient, as in
-    max_pool2d.
-    """
+class _ConvolutionAndPooling(nn.Module):
+    """max_pool2d(relu(conv2d(x, weight, bias)), 2), with the weight and bias of a layer that is there."""
 
     def __init__(self, convolution: nn.Conv2d) -> None:
         super().__init__()
         assert convolution.bias is not None
         assert not isinstance(convolution.padding, str)
         self.weight, self.bias, self.padding = convolution.weight, convolution.bias, convolution.padding
+
+
+class PooledConv2d(_ConvolutionAndPooling):
+    """All at once, for few channels.
+
+    The four places that go into one maximum become four times as many channels of a convolution with stride 2, whose
+    kernels are the given one in the four corners of a larger one. Their maximum then needs no walk, and bias and ReLU,
+    which do not change the order of numbers, come after it. Where places tie, the first gets the gradient, as in
+    max_pool2d.
+    """
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return the pooled maps, half as high and wide."""
@@ -68,12 +74,18 @@ class PooledConv2d(nn.Module):
         return output
 
 
-class TurnedMaxPool2d(nn.MaxPool2d):
-    """Max pooling that turns its maps so that channels lie last, and back: PyTorch then takes many numbers at once."""
+class TurnedConv2d(_ConvolutionAndPooling):
+    """One after the other, on maps turned so that channels lie last: pooling then takes many numbers at once.
+
+    ReLU comes after pooling, where it has a quarter of the numbers. That changes nothing: it keeps their order, and
+    where the greatest is not above 0 no gradient passes either way.
+    """
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return the same as max pooling does."""
-        return super().forward(inputs.contiguous(memory_format=torch.channels_last)).contiguous()
+        """Return the pooled maps, half as high and wide, in their usual order again."""
+        turned = inputs.contiguous(memory_format=torch.channels_last)
+        maps = conv2d(turned, self.weight, self.bias, padding=self.padding)
+        return max_pool2d(maps, 2).relu().contiguous()
 
 
 class _PooledConvolution(torch.autograd.Function):
@@ -137,10 +149,9 @@ def _where_positive(values: torch.Tensor, sign: torch.Tensor, out: torch.Tensor 
     return _aten.threshold_backward.grad_input(values, sign, 0, grad_input=out)
 
 
-def _is_narrow(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
+def _is_plain(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
     return (
         type(layer) is nn.Conv2d
-        and layer.out_channels <= _MOST_CHANNELS
         and layer.bias is not None
         and not isinstance(layer.padding, str)
         and (layer.stride, layer.dilation, layer.groups, layer.padding_mode) == ((1, 1), (1, 1), 1, "zeros")
