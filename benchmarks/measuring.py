@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(os.environ.get("RAYFL_BENCHMARK_RESULTS") or Path(__file__).parent / "results")
 PACKAGES = ("rayfl", "ray", "torch", "numpy", "scipy")
 
 # Ray starts its workers at nice 15; beside anything else on the machine they would starve and the ratio with them.
@@ -85,7 +85,7 @@ class Report:
         table = pa.Table.from_pylist([asdict(row) for row in self.rows], schema)
         for name, value in common.items():
             table = table.append_column(name, pa.array([value] * len(self.rows), pa.scalar(value).type))
-        RESULTS.mkdir(exist_ok=True)
+        RESULTS.mkdir(parents=True, exist_ok=True)
         path = RESULTS / f"{self.benchmark}{'-quick' * self.quick}.parquet"
         aside = path.with_suffix(".tmp")
         pq.write_table(table, aside)

@@ -1,0 +1,48 @@
+"""The benchmarks run, and what they print and write are ratios of sides that did the same work."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+
+
+def run(folder: Path, name: str, *words: str) -> tuple[str, pd.DataFrame]:
+    """Run a benchmark in its short form; return what it printed and its rows."""
+    done = subprocess.run(
+        [sys.executable, BENCHMARKS / f"{name}.py", "--quick", *words],
+        env={**os.environ, "RAYFL_BENCHMARK_RESULTS": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout, pd.read_parquet(folder / f"{name}-quick.parquet")
+
+
+def test_a_round_is_compared_with_a_bare_loop_that_does_the_same_work(tmp_path: Path) -> None:
+    printed, rows = run(tmp_path, "round", "--only", "fedavg")
+    assert "ratio" in printed and "CIFAR CNN" in printed
+    rows = rows.set_index("figure")
+    assert {"round", "training", "evaluation", "communication", "server", "CPU"} <= set(rows.index)
+    parts = rows.loc[["training", "evaluation", "clients", "server", "communication"], "seconds"].sum()
+    assert parts == pytest.approx(rows.loc["round", "seconds"], rel=0.2)
+    assert 0.2 < rows.loc["round", "ratio"] < 5
+    ours, theirs = rows.loc["round", "note"].removeprefix("accuracy ").split(" / ")
+    assert float(ours) == pytest.approx(float(theirs), abs=0.05)  # the same clients, batches and steps
+
+
+def test_trainers_are_compared_and_the_rule_is_judged_by_the_best(tmp_path: Path) -> None:
+    printed, rows = run(tmp_path, "trainers", "--only", "mlp 8 x 8")
+    assert "auto / best" in printed
+    assert set(rows["figure"]) == {"loop", "loop, channels last", "vectorised", "auto / best"}
+    for _, batch in rows.groupby("variant"):
+        by_figure = batch.set_index("figure")
+        assert by_figure.loc["loop", "ratio"] == 1
+        best = by_figure.drop("auto / best")["seconds"].min()
+        assert by_figure.loc["auto / best", "reference_seconds"] == best
