@@ -173,6 +173,24 @@ def test_an_error_in_a_clients_own_code_is_no_loss(ray_session: None, tmp_path: 
     released()
 
 
+def test_actors_that_come_later_are_of_the_class_of_the_first(ray_session: None) -> None:
+    """Every process keeps each class of actors that it has met; one for each recovery would add up."""
+    from rayfl.federation.ray_server import RayServer
+    from rayfl.preparation import prepare
+
+    p = prepare(load_config(None, ["ray.actors=2", "method.name=fedavg"]))
+    server = RayServer(p.config, lambda: p)
+    try:
+        before = {watched.actor._ray_actor_id for watched in server._clients}
+        kill_clients(1)
+        assert "lost 1 of 2 client actors" in server.recover()
+        assert len({watched.actor._ray_actor_id for watched in server._clients} - before) == 1
+        classes = {str(watched.actor._ray_actor_creation_function_descriptor) for watched in server._clients}
+        assert len(classes) == 1
+    finally:
+        server.close()
+
+
 def test_orders_of_a_server_that_died_do_not_touch_what_was_restored(ray_session: None) -> None:
     """Its calls may still wait in an actor's queue when the next server begins."""
     import ray

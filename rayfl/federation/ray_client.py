@@ -34,6 +34,7 @@ class ClientActor:
 
     def __init__(self, search_path: list[str]) -> None:
         prepare_process(search_path)
+        keep_freed_memory()
         import torch
 
         from rayfl.federation.worker import Worker
@@ -83,7 +84,6 @@ def prepare_process(search_path: list[str]) -> None:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = "1"  # for libraries that are not yet there, and in every thread
     threadpool_limits(1)
-    keep_freed_memory()
 
 
 def keep_freed_memory() -> None:

@@ -36,6 +36,11 @@ LOOK_EVERY = 1.0
 GROW_EVERY = 10.0
 
 
+# Actors' classes, which answer pings while they compute. Made once: every process that meets one keeps it for good.
+_remote: Any = ray.remote  # whose types do not know of concurrency groups
+_CLIENT, _SERVER = (_remote(concurrency_groups={HEALTH: 1})(cls) for cls in (ClientActor, ServerActor))
+
+
 @dataclass
 class _Watched:
     """An actor, where it is, and the ping that it has not yet answered."""
@@ -129,20 +134,17 @@ class RayServer:
 
     def _new_client(self, strategy: Any) -> Actor:
         config = self._config.ray
-        return (
-            _remote(ClientActor)
-            .options(
-                num_cpus=config.cpus_per_actor,
-                num_gpus=config.gpu_share,
-                resources=config.resources or None,
-                scheduling_strategy=strategy,
-            )
-            .remote(sys.path)
+        options = _CLIENT.options(
+            num_cpus=config.cpus_per_actor,
+            num_gpus=config.gpu_share,
+            resources=config.resources or None,
+            scheduling_strategy=strategy,
         )
+        return options.remote(sys.path)
 
     def _new_server(self, trusted: Collection[str] | None = None) -> Actor:
         strategy = server_strategy(self._config.ray, trusted)
-        return _remote(ServerActor).options(num_cpus=0, scheduling_strategy=strategy).remote(sys.path)
+        return _SERVER.options(num_cpus=0, scheduling_strategy=strategy).remote(sys.path)
 
     def _open(self, client: _Watched) -> Any:
         client.opening = client.actor.open.remote(self._epoch, self._prepared.config, *self._data)
@@ -321,12 +323,6 @@ def ray_server(config: Config, prepared: Callable[[], Prepared]) -> Iterator[Ray
         yield server
     finally:
         server.close()
-
-
-def _remote(cls: type) -> Any:
-    """Make an actor's class remote; it answers pings while it computes."""
-    decorate: Any = ray.remote
-    return decorate(concurrency_groups={HEALTH: 1})(cls)
 
 
 def _succeeded(call: Any) -> bool:
