@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import conv2d, max_pool2d, pad
+from torch.nn.functional import conv2d, max_pool2d
 
 _aten = torch.ops.aten
 
@@ -77,15 +77,15 @@ class PooledConv2d(_ConvolutionAndPooling):
 class TurnedConv2d(_ConvolutionAndPooling):
     """One after the other, on maps turned so that channels lie last: pooling then takes many numbers at once.
 
-    ReLU comes after pooling, where it has a quarter of the numbers. That changes nothing: it keeps their order, and
-    where the greatest is not above 0 no gradient passes either way.
+    The convolution itself is faster on maps that are not. ReLU comes after pooling, where it has a quarter of the
+    numbers. That changes nothing: it keeps their order, and where the greatest is not above 0 no gradient passes either
+    way.
     """
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return the pooled maps, half as high and wide, in their usual order again."""
-        turned = inputs.contiguous(memory_format=torch.channels_last)
-        maps = conv2d(turned, self.weight, self.bias, padding=self.padding)
-        return max_pool2d(maps, 2).relu().contiguous()
+        maps = conv2d(inputs, self.weight, self.bias, padding=self.padding)
+        return max_pool2d(maps.contiguous(memory_format=torch.channels_last), 2).relu().contiguous()
 
 
 class _PooledConvolution(torch.autograd.Function):
@@ -94,52 +94,62 @@ class _PooledConvolution(torch.autograd.Function):
         ctx: Any, inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, padding: tuple[int, ...]
     ) -> torch.Tensor:
         kernels = _in_corners(weight)
-        places, above, below, output = _pooled(inputs, kernels, bias, padding)
-        first, second, third, fourth = places.chunk(4, 1)
+        left, right, above, below, output = _pooled(inputs, kernels, bias, padding)
         # Differences instead of masks of booleans: what follows is arithmetic on floats, several times faster.
-        ctx.save_for_backward(inputs, weight, kernels, second - first, fourth - third, below - above, output)
-        ctx.padding, ctx.shape = padding, places.shape
+        ctx.save_for_backward(inputs, weight, kernels, right - left, below - above, output)
+        ctx.padding = padding
         return output
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        inputs, weight, kernels, right_above, right_below, lower, output = ctx.saved_tensors
+        inputs, weight, kernels, righter, lower, output = ctx.saved_tensors
         gradient = _where_positive(gradients[0], output)
-        to_places = gradient.new_empty(ctx.shape)
-        first, second, third, fourth = to_places.chunk(4, 1)
-        below = _where_positive(gradient, lower)
-        above = gradient - below
-        torch.sub(above, _where_positive(above, right_above, second), out=first)
-        torch.sub(below, _where_positive(below, right_below, fourth), out=third)
+        to_rows = torch.empty_like(righter)
+        above, below = to_rows.unbind(1)
+        torch.sub(gradient, _where_positive(gradient, lower, below), out=above)
+        samples, rows, channels, height, width = to_rows.shape
+        to_places = to_rows.new_empty(samples, rows, 2, channels, height, width)
+        left, right = to_places.unbind(2)
+        torch.sub(to_rows, _where_positive(to_rows, righter, right), out=left)
         wanted = [ctx.needs_input_grad[0], True, False]
+        to_maps = to_places.view(samples, -1, height, width)
         to_inputs, to_kernels, _ = _aten.convolution_backward(
-            to_places, inputs, kernels, None, [2, 2], list(ctx.padding), [1, 1], False, [0, 0], 1, wanted
+            to_maps, inputs, kernels, None, [2, 2], ctx.padding, [1, 1], False, [0, 0], 1, wanted
         )
         return to_inputs, _out_of_corners(to_kernels, weight), gradient.sum((0, 2, 3)), None
 
 
 def _pooled(
     inputs: torch.Tensor, kernels: torch.Tensor, bias: torch.Tensor, padding: tuple[int, ...]
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the four places as channels, the greater of the upper two, that of the lower two, and the output."""
-    places = conv2d(inputs, kernels, stride=2, padding=padding)
-    first, second, third, fourth = places.chunk(4, 1)
-    above, below = torch.maximum(first, second), torch.maximum(third, fourth)
-    return places, above, below, torch.maximum(above, below).add_(bias[:, None, None]).relu_()
+) -> tuple[torch.Tensor, ...]:
+    """Return the left and the right places of both rows, the greater ones above and below, and the output."""
+    places = conv2d(inputs, kernels, stride=2, padding=padding).contiguous()
+    samples, _, height, width = places.shape
+    left, right = places.view(samples, 2, 2, -1, height, width).unbind(2)
+    above, below = torch.maximum(left, right).unbind(1)
+    return left, right, above, below, torch.maximum(above, below).add_(bias.view(-1, 1, 1)).relu_()
 
 
 def _in_corners(weight: torch.Tensor) -> torch.Tensor:
     """Return the kernels (4 out, in, k + 1, k + 1): upper left, upper right, lower left, lower right."""
-    return torch.cat([pad(weight, (x, 1 - x, y, 1 - y)) for y in (0, 1) for x in (0, 1)])
+    out, channels, height, width = weight.shape
+    kernels = weight.new_zeros(4 * out, channels, height + 1, width + 1)
+    row, block = width + 1, kernels.numel() // 4
+    corners = (2 * block + row, block + 1, *kernels.stride())
+    kernels.as_strided((2, 2, *weight.shape), corners).copy_(weight)
+    return kernels
 
 
 def _out_of_corners(kernels: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Return the gradient of the weight from that of the kernels."""
-    height, width = weight.shape[2:]
-    corners = zip(kernels.chunk(4), [(y, x) for y in (0, 1) for x in (0, 1)], strict=True)
-    first, second, third, fourth = (k[:, :, y : y + height, x : x + width] for k, (y, x) in corners)
-    return (first + second) + (third + fourth)
+    """Return the gradient of the weight from that of the kernels: the sum over the corners.
+
+    Number by number from each corner on, so that it is four long rows; what is between the kernels is left out at last.
+    """
+    kernels = kernels.contiguous()
+    row, block = kernels.shape[3], kernels.numel() // 4
+    rows = kernels.as_strided((2, 2, block - row - 1), (2 * block + row, block + 1, 1))
+    return rows.sum((0, 1)).as_strided(weight.shape, kernels.stride())
 
 
 def _where_positive(values: torch.Tensor, sign: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
