@@ -2,9 +2,8 @@
 
     python benchmarks/trainers.py [--quick] [--only resnet ...]
 
-A side trains the same clients for the same steps on one thread: the loop, the loop with channels last in memory, the
-loop with first maps pooled at once (where the network has such), and several clients at once. `auto / best` is what the
-rule costs; 1.00 where it takes the fastest. Seconds are CPU time.
+A side trains the same clients for the same steps on one thread: the loop, the loop with channels last in memory, and
+several clients at once. `auto / best` is what the rule costs; 1.00 where it takes the fastest. Seconds are CPU time.
 """
 
 import time
@@ -19,7 +18,6 @@ from threadpoolctl import threadpool_limits
 from rayfl.config import LocalConfig, ModelConfig
 from rayfl.federation.ray_client import keep_freed_memory
 from rayfl.models import ZOO, FlatModel, build_model
-from rayfl.models.pooled import pool_at_once
 from rayfl.models.zoo import wants_channels_last
 from rayfl.training.loop import train_alone
 from rayfl.training.trainee import Trainee
@@ -43,7 +41,7 @@ SHAPES = {
     "resnet18": ("resnet18", (3, 32, 32)),
     "char_lstm": ("char_lstm", (WINDOW,)),
 }
-LOOP, LAST, POOLED, TOGETHER = "loop", "loop, channels last", "loop, pooled at once", "vectorised"
+LOOP, LAST, TOGETHER = "loop", "loop, channels last", "vectorised"
 
 
 def main() -> None:
@@ -66,7 +64,6 @@ def main() -> None:
             "batch": lambda row: row.variant,
             "loop": lambda row: seconds(baseline.seconds) if (baseline := of(report, row, LOOP)) else "-",
             "channels last": lambda row: times(of(report, row, LAST)),
-            "pooled at once": lambda row: times(of(report, row, POOLED)),
             "vectorised": lambda row: times(of(report, row, TOGETHER)),
             "auto": lambda row: row.note or "",
             "auto / best": lambda row: f"{row.ratio:.2f}",
@@ -86,7 +83,7 @@ def times(row: Row | None) -> str:
 def measured(title: str, batch: int, repetitions: int) -> list[Row]:
     name, shape = SHAPES[title]
     config = ModelConfig(name=name)
-    plain, last, pooled = network(config, shape), network(config, shape, channels_last=True), network(config, shape)
+    plain, last = network(config, shape), network(config, shape, channels_last=True)
     slow = plain.layout.parameters > SLOW
     steps, repetitions = (1, 2) if slow else (STEPS, repetitions)
     local = LocalConfig.model_validate({"steps": steps, "batch_size": batch})
@@ -96,11 +93,9 @@ def measured(title: str, batch: int, repetitions: int) -> list[Row]:
         LAST: partial(by_the_loop, last, trainees(last, shape, batch, clients, steps), local),
         TOGETHER: partial(together, plain, trainees(plain, shape, batch, clients, steps), local),
     }
-    if pool_at_once(pooled.module):
-        sides[POOLED] = partial(by_the_loop, pooled, trainees(pooled, shape, batch, clients, steps), local)
     turns = {side: [cpu for _, cpu in answers] for side, answers in take_turns(sides, repetitions).items()}
     rows = [compared(title, str(batch), side, turns[side], LOOP, turns[LOOP]) for side in sides]
-    in_the_loop = LAST if wants_channels_last(config, "loop") else POOLED if POOLED in sides else LOOP
+    in_the_loop = LAST if wants_channels_last(config, "loop") else LOOP
     taken = TOGETHER if faster_together(plain, batch, "cpu") else in_the_loop
     best = min(sides, key=lambda side: median(turns[side]))
     return [*rows, compared(title, str(batch), "auto / best", turns[taken], best, turns[best], taken)]

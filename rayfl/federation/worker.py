@@ -18,7 +18,6 @@ from rayfl.errors import ClientError
 from rayfl.federation.client_state import ClientState, ClientStates
 from rayfl.federation.orders import EvaluateOrder, Given, TrainOrder
 from rayfl.models import FlatModel, Part, build_model
-from rayfl.models.pooled import pool_at_once
 from rayfl.models.zoo import wants_channels_last
 from rayfl.randomness import Purpose, generator, torch_seed
 from rayfl.training.batches import draw_batches
@@ -46,8 +45,6 @@ class Worker:
         module = build_model(config.model, dataset.input_shape, dataset.classes, dataset.vocabulary, config.seed)
         last = wants_channels_last(config.model, config.training)
         self.model = FlatModel(module, config.model.head, self.device, last)
-        if config.training == "loop" and self.device.type == "cpu":
-            pool_at_once(module)
         self.layout = self.model.layout
         self.initial = self.model.numpy()
         self.states = ClientStates(self.layout.size, config.state.memory_mb * 2**20, config.state.dir)

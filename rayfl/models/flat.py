@@ -42,8 +42,8 @@ class FlatModel:
             if not parameter.is_floating_point():  # .to(float32) would drop the imaginary part
                 raise InputError(f"{type(module).__name__} has parameters that are not real numbers: {name}")
         self.module = module.to(device=device, dtype=dtype)
-        self._head = _find_head(module, head)
-        self.layout, tensors = _lay_out(module, self._head, channels_last)
+        self.head = _find_head(module, head)
+        self.layout, tensors = _lay_out(module, self.head, channels_last)
         each = list(zip(tensors, self.layout.slices, self.layout.shapes, self.layout.channels_last, strict=True))
         self.vector = torch.cat([(t.movedim(1, -1) if last else t).detach().reshape(-1) for t, *_, last in each])
         self._networks: dict[bool, Network] = {}
@@ -88,14 +88,14 @@ class FlatModel:
         def keep(_: nn.Module, args: tuple[Any, ...]) -> None:
             seen.append(args[0])
 
-        handle = self.module.get_submodule(self._head).register_forward_pre_hook(keep)
+        handle = self.module.get_submodule(self.head).register_forward_pre_hook(keep)
         try:
             logits = self.module(inputs)
         finally:
             handle.remove()
         if len(seen) != 1:
             raise InputError(
-                f"model.head={self._head} is called {len(seen)} times per forward pass, features need exactly"
+                f"model.head={self.head} is called {len(seen)} times per forward pass, features need exactly"
                 " one: name another module"
             )
         return seen[0], logits

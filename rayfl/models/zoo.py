@@ -315,12 +315,11 @@ def wants_channels_last(config: ModelConfig, training: str) -> bool:
     """Tell whether a network's maps should lie in memory with the channels last: by its name and the trainer alone.
 
     The loop trainer's step against the plain layout, one thread of a CPU, batch 32 / 10: thesis_fashion_mnist 1.47 /
-    1.37 times faster, thesis_tissuemnist 1.45 / 1.37, digits_cnn 1.28 / 1.18, fedtsdp_cnn 1.11, resnet9 1.12 / 1.05,
-    the others within noise of 1. thesis_cifar10 and thesis_pathmnist pool their first maps at once (see `pooled`),
-    which wants them plain: 1.1 times faster than this at batch 32, but 0.8 to 0.9 times at 10. Networks of users' own
-    may call `view`, which such maps lack.
+    1.37 times faster, thesis_tissuemnist 1.45 / 1.37, digits_cnn 1.28 / 1.18, thesis_cifar10 1.13 / 1.08, fedac_cnn
+    1.16 / 1.08, fedtsdp_cnn 1.08, resnet9 1.12 / 1.05, the others within noise of 1. Networks of users' own may call
+    `view`, which such maps lack.
     """
-    return training == "loop" and config.name in ZOO and ZOO[config.name].build is not thesis_three_dense
+    return training == "loop" and config.name in ZOO
 
 
 def _build_from_zoo(config: ModelConfig, input_shape: Shape, classes: int, vocabulary: int | None) -> nn.Module:

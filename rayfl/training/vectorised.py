@@ -1,7 +1,8 @@
-"""The vectorised trainer: several clients at once, each a row of one matrix, the network run on all rows by `vmap`.
+"""The vectorised trainer: several clients at once, each a row of one matrix.
 
-Results equal those of `loop` to float tolerance, and no bit of a client's result depends on who is trained beside it:
-a pass has full batches and, but for dense networks, always GROUP rows, and all rows lie alike in memory.
+Sequences of plain layers are run on all rows as `layers` writes them out, any other network by `vmap`. Results equal
+those of `loop` to float tolerance, and no bit of a client's result depends on who is trained beside it: a pass has full
+batches and, by `vmap`, always GROUP rows, and all rows lie alike in memory.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,13 +19,15 @@ from torch.overrides import TorchFunctionMode
 from rayfl.config import LocalConfig
 from rayfl.models import FlatModel
 from rayfl.training import loop
+from rayfl.training.layers import ALIGNED, PlainLayers, aligned, is_plain
 from rayfl.training.terms import Contrast, FlatPull, ParameterContrast, RepresentationContrast, _inverse_norm
 from rayfl.training.trainee import Batch, Trainee
 
 Tensors = dict[str, torch.Tensor]
 Term = FlatPull | Contrast
 
-#: Rows of a pass, one client each. Part of the bits: a convolution sums in another order for other numbers of them.
+#: The most rows of a pass, one client each. By `vmap` there are always as many, since there they are part of the bits:
+#: a convolution sums in another order for other numbers of them. In plain layers it does so only for a single row.
 GROUP = 8
 
 #: The most rows for networks of the layers below, whose bits are the same for any number of them: their sums are
@@ -32,9 +35,6 @@ GROUP = 8
 DENSE_GROUP = 32
 
 _DENSE = {nn.Sequential, nn.Flatten, nn.Linear, nn.Dropout, nn.Identity, nn.ReLU, nn.LeakyReLU}
-
-#: Rows start at multiples of so many numbers, 64 bytes.
-_ALIGNED = 16
 
 
 def train_together(model: FlatModel, trainees: Sequence[Trainee], local: LocalConfig, lr: float) -> list[torch.Tensor]:
@@ -72,10 +72,12 @@ def vectorisable(model: FlatModel, inputs: torch.Tensor) -> str | None:
         trainee = Trainee(start, batches, seed=0)
         group = _Group(model, [trainee] * GROUP, local, lr)
         together, *others = group.train() + train_together(model, [trainee], local, lr)
+        for rows in (3, 5) if is_plain(model.module) else ():
+            others += train_together(model, [trainee] * rows, local, lr)
     except Exception as error:
         return f"vmap cannot follow it: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
     if not all(torch.equal(vector, together) for vector in others):
-        return "it does not give the same bits in all places, or draws random numbers of its own"
+        return "it does not give the same bits in all places and companies, or draws random numbers of its own"
     if group.drew and inputs.device.type != "cpu":
         return None  # a GPU's dropout draws in one kernel, other numbers than ours
     buffers = [(buffer, buffer.clone()) for buffer in model.module.buffers()]  # counters too
@@ -96,16 +98,16 @@ def faster_together(model: FlatModel, batch_size: int, device: str) -> bool:
 
     A clock, or how many clients a worker happens to have, would give the same run other bits on another day.
     """
-    # The loop's time per step over ours, one thread of a CPU, full groups (of GROUP; dense networks of 32), as
-    # benchmarks/trainers.py measures it; against the loop with channels last ours is worse by what those gain:
-    #     batch            10    32         batch               10    32         batch         10    32
-    #     mlp 8x8         2.4   2.3         thesis_fashion     0.9   0.8         fedtsdp_cnn  0.4   0.4
-    #     mlp 28x28       0.6   0.6         thesis_cifar10     0.9   0.7         fedac_cnn    0.3   0.4
-    #     digits_cnn 8x8  2.3   1.6         thesis_pathmnist   1.0   0.7         resnet9, 18  0.7   0.6
-    #     digits_cnn 16x16 1.6  1.0         thesis_tissuemnist 1.0   0.9         char_lstm    0.5   0.7
-    # At batch 128: mlp 8x8 1.5, digits_cnn 1.2. Dense networks at batch 10 by parameters: 15,000 2.3, 28,000 1.6,
-    # 53,000 1.4, 80,000 1.0; with 8 clients 1.8, 1.4, 1.2, 0.9, with 2 of them 0.5. digits_cnn with wider layers at
-    # batch 32: 13,000 1.9, 21,000 1.4, 46,000 1.2. A group that is not full costs as much as a full one.
+    # The loop's time per step over ours, one thread of a CPU, full groups, as benchmarks/trainers.py measures it; in
+    # brackets, over the loop with channels last:
+    #     batch             10          32                batch           10    32        batch         10    32
+    #     mlp 8x8           3.0         2.4               mlp 28x28      0.6   0.7        fedtsdp_cnn  0.5   0.7
+    #     digits_cnn        3.7 (3.2)   2.5 (2.0)         resnet9, 18    0.7   0.6        fedac_cnn    0.5   0.8
+    #     thesis_cifar10    1.6 (1.5)   1.6 (1.4)         char_lstm      0.5   0.7
+    #     thesis_fashion    1.8 (1.4)   1.6 (1.1)
+    # Dense networks by parameters, batch 10, 32, 128: 25,000 2.0, 1.4, 1.0; 51,000 1.3, 1.2, 0.9; 80,000 0.7, 0.9,
+    # 0.9. Convolutional ones, batch 10, 32: 21,000 2.2, 1.9; 80,000 1.4, 1.5; thesis_cifar10 and thesis_fashion at
+    # batch 256: 1.3, 1.4. What makes ours slow is the size of the weights, whose rows no longer fit the caches.
     kinds = {type(m) for m in model.module.modules()}
     if device.startswith("cuda"):
         # Not measured: below this size a step is a matter of starting kernels, and we start one where the loop starts
@@ -113,12 +115,7 @@ def faster_together(model: FlatModel, batch_size: int, device: str) -> bool:
         return model.layout.parameters <= 1_000_000 and not any(issubclass(kind, nn.RNNBase) for kind in kinds)
     if kinds <= _DENSE:
         return model.layout.parameters <= 50_000 and batch_size <= 128
-    if not {nn.Conv2d, nn.Linear} <= kinds <= _DENSE | {nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d}:
-        return False
-    *_, last = (m for m in model.module.modules() if isinstance(m, nn.Conv2d))
-    dense = next(m for m in model.module.modules() if isinstance(m, nn.Linear))
-    # Small images: their last map has few positions, 4 for digits_cnn on 8x8 and 16 on 16x16.
-    return model.layout.parameters <= 25_000 and batch_size <= 64 and dense.in_features <= 8 * last.out_channels
+    return is_plain(model.module) and model.layout.parameters <= 100_000
 
 
 def _kind(trainee: Trainee) -> tuple:
@@ -138,14 +135,17 @@ def _terms(trainee: Trainee) -> list[Term]:
 class _Group:
     """Rows, each with one client in training; when it has finished, the next one moves in.
 
-    Rows that nobody needs go on computing, unobserved, since the number of rows must not change.
+    Rows that nobody needs go on computing, unobserved, where the number of rows must not change or others come after.
     """
 
     def __init__(self, model: FlatModel, trainees: Sequence[Trainee], local: LocalConfig, lr: float) -> None:
         self.model, self.trainees, self.local, self.lr = model, trainees, local, lr
-        self.size = size = _group_size(model.module, len(trainees))
+        self.least, most = _rows_of_a_pass(model.module)
+        passes = -(-len(trainees) // most)
+        self.size = size = max(self.least, -(-len(trainees) // passes))
         layout, like = model.layout, model.vector
         self.parameters = _rows(like, size, layout.parameters)
+        self.gradient = _rows(like, size, layout.parameters)
         self.velocity = _rows(like, size, layout.parameters) if local.momentum else None
         # vmap's batch norm writes to its statistics through a view, for which they must be contiguous.
         self.buffers = {
@@ -162,7 +162,9 @@ class _Group:
         self.network = model.network(features=bool(self.of_samples))
         # Counters and constants are no part of the vector; copied, since the network may count in them.
         self.others = {n: b.clone() for n, b in self.network.named_buffers()}
-        self.forward = vmap(self._forward)
+        self.forward: Callable[[Tensors, torch.Tensor], tuple[torch.Tensor, ...]] = vmap(self._forward)
+        if is_plain(model.module):
+            self.forward = PlainLayers(model, bool(self.of_samples), self._noise)
         self.generators: list[torch.Generator | None] = [None] * size
         self.drawing: list[tuple[torch.Generator | None, slice]] = []
         self.drew = False
@@ -175,7 +177,8 @@ class _Group:
         rows = [self._row(row, waiting, trained) for row in range(self.size)]
         while any(coming := [next(row, None) for row in rows]):
             spare = next(batch for batch in coming if batch)
-            self._step(slice(0, self.size), [batch or spare for batch in coming], self.local.batch_size)
+            used = max(self.least, *(row + 1 for row, batch in enumerate(coming) if batch))
+            self._step(slice(0, used), [batch or spare for batch in coming[:used]], self.local.batch_size)
         return [trained[at] for at in range(len(self.trainees))]
 
     def _row(
@@ -215,11 +218,17 @@ class _Group:
         # Of a batch that was filled up, the loop draws noise for the real samples only.
         drawn = [slice(n) if n < size else slice(None) for n in counts]
         self.drawing = list(zip(self.generators[rows], drawn, strict=True))
-        parameters = self.parameters[rows]
-        leaf = parameters.detach().requires_grad_()
-        losses = self._losses(rows, self._views(leaf, rows), inputs, labels)
-        (gradient,) = torch.autograd.grad((losses * shares).sum(), leaf)
+        parameters, gradient = self.parameters[rows], self.gradient[rows]
+        weights = self._views(parameters)
+        leaves = {name: weight.requires_grad_() for name, weight in weights.items() if name not in self.frozen}
+        buffers = {name: buffer[rows] for name, buffer in self.buffers.items()}
+        losses = self._losses(rows, weights | buffers, inputs, labels)
+        gradients = torch.autograd.grad((losses * shares).sum(), list(leaves.values()), allow_unused=True)
+        found = dict(zip(leaves, gradients, strict=True))
         with torch.no_grad():
+            for name, place in self._views(gradient).items():
+                own = found.get(name)
+                place.zero_() if own is None else place.copy_(own)
             if self.local.weight_decay:
                 gradient.add_(parameters, alpha=self.local.weight_decay)
             for term in self.of_parameters:
@@ -254,14 +263,10 @@ class _Group:
         with _Stacked(self._noise):
             return functional_call(self.network, held, (inputs,), tie_weights=False)
 
-    def _views(self, leaf: torch.Tensor, rows: slice) -> Tensors:
-        """Return these rows' tensors by name: pieces of `leaf`, which gets the gradient, and the buffers."""
-        names = [name for name in self.model.layout.names if name not in self.buffers]
-        pieces = leaf.split([w.stop - w.start for _, w, _ in _tensors(self.model)][: len(names)], dim=1)
-        views = {name: buffer[rows] for name, buffer in self.buffers.items()}
-        for name, piece, shape in zip(names, pieces, self.model.layout.shapes, strict=False):
-            views[name] = (piece.detach() if name in self.frozen else piece).view(-1, *shape)
-        return views
+    def _views(self, matrix: torch.Tensor) -> Tensors:
+        """Return the parameters, or their gradients, by name: views of a matrix that has a row of them per client."""
+        pieces = [t for t in _tensors(self.model) if t[0] not in self.buffers]
+        return {name: matrix[:, where].view(-1, *shape) for name, where, shape in pieces}
 
     def _noise(self, shape: torch.Size, rate: float) -> torch.Tensor:
         """Draw what the loop's dropout multiplies with, for each row from its client's own generator."""
@@ -278,12 +283,13 @@ def _tensors(model: FlatModel) -> Iterator[tuple[str, slice, tuple[int, ...]]]:
     return zip(layout.names, layout.slices, layout.shapes, strict=True)
 
 
-def _group_size(module: nn.Module, count: int) -> int:
-    """Return how many rows `count` clients are trained in."""
-    if any(type(m) not in _DENSE for m in module.modules()):
-        return GROUP
-    passes = -(-count // DENSE_GROUP)
-    return -(-count // passes)
+def _rows_of_a_pass(module: nn.Module) -> tuple[int, int]:
+    """Return the least and the most rows."""
+    if all(type(m) in _DENSE for m in module.modules()):
+        return 1, DENSE_GROUP
+    # Batch norm takes the channels of all rows as one, so many at a time, and what is left over otherwise.
+    uneven = any(isinstance(m, nn.BatchNorm2d) and m.num_features % ALIGNED for m in module.modules())
+    return (2 if is_plain(module) and not uneven else GROUP), GROUP
 
 
 def _filled(samples: torch.Tensor, size: int) -> torch.Tensor:
@@ -440,21 +446,9 @@ class _Noisy(Function):
 
 
 def _linear(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """F.linear, of shapes that make the bits independent of the row.
-
-    MKL sums in another order for operands at other addresses (modulo 16 bytes on the CPU at hand). In the stacks that
-    `vmap` makes of inputs, outputs and their gradients, all rows begin equally only if their sizes are multiples of
-    that; where they are not, zeros are added.
-    """
-    outputs, features = weight.shape
-    samples = inputs.shape[:-1].numel()
-    more_outputs = -outputs % _ALIGNED if samples * outputs % _ALIGNED or features * outputs % _ALIGNED else 0
-    more_features = -features % _ALIGNED if samples * features % _ALIGNED else 0
-    if not more_outputs and not more_features:
-        return F.linear(inputs, weight, bias)
-    inputs = F.pad(inputs, (0, more_features))
-    weight = F.pad(weight, (0, more_features, 0, more_outputs))
-    return F.linear(inputs, weight, None if bias is None else F.pad(bias, (0, more_outputs)))[..., :outputs]
+    """F.linear, of shapes that make the bits independent of the row."""
+    outputs = weight.shape[0]
+    return F.linear(*aligned(inputs.flatten(0, -2), weight, bias))[..., :outputs].unflatten(0, inputs.shape[:-1])
 
 
 def _rows(like: torch.Tensor, count: int, size: int) -> torch.Tensor:
@@ -463,7 +457,7 @@ def _rows(like: torch.Tensor, count: int, size: int) -> torch.Tensor:
     There is a gap after each row, even where it is not needed for that: an elementwise kernel then treats the rows one
     by one, the same numbers of each in vector registers and the rest at the end, and not all rows as one.
     """
-    return like.new_zeros(count, (size // _ALIGNED + 1) * _ALIGNED)[:, :size]
+    return like.new_zeros(count, (size // ALIGNED + 1) * ALIGNED)[:, :size]
 
 
 def _lstm(
