@@ -1,6 +1,6 @@
 """Several fixed models on one data set: the same as each model loaded and run by itself."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 from rayfl.config import ModelConfig
 from rayfl.models import ZOO, FlatModel, build_model
 from rayfl.training import stacked
+from rayfl.training.layers import PlainLayers
 from rayfl.training.passes import CHUNK
 from rayfl.training.stacked import ROWS, predictions, sample_losses, stacked_features, stacked_logits
 
@@ -76,15 +77,46 @@ def test_stacked_models_answer_as_each_does_alone(name: str) -> None:
     assert not got.requires_grad
 
 
-@pytest.mark.parametrize(("name", "dense"), [("mlp", True), ("digits_cnn", False), ("char_lstm", False)])
-def test_only_networks_of_dense_layers_are_run_all_at_once(
-    name: str, dense: bool, monkeypatch: pytest.MonkeyPatch
+def of_other_layers() -> tuple[FlatModel, torch.Tensor, torch.Tensor]:
+    """Return a dense network that is not plain, since Tanh is not known layer by layer."""
+    torch.manual_seed(0)
+    model = FlatModel(nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, CLASSES)))
+    return model, model.vector * (1 + torch.rand(3, model.layout.size)), torch.randn(4, 6)
+
+
+@pytest.mark.parametrize(
+    ("make_one", "way"),
+    [
+        (lambda: make("mlp"), "plain"),
+        (lambda: make("digits_cnn"), "plain"),
+        (of_other_layers, "vmap"),
+        (lambda: make("char_lstm"), "one by one"),
+    ],
+)
+def test_one_pass_is_of_all_models_where_that_is_faster(
+    make_one: Callable[[], Any], way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """All models are run in one call: layer by layer if the network is plain, by `vmap` if it is dense."""
+    model, stack, inputs = make_one()
     calls = []
-    vmap = stacked.vmap
-    monkeypatch.setattr(stacked, "vmap", lambda *a, **k: calls.append(1) or vmap(*a, **k))
-    stacked_logits(*make(name))
-    assert bool(calls) == dense
+    run, vmap, called = PlainLayers.__call__, stacked.vmap, stacked.functional_call
+    monkeypatch.setattr(PlainLayers, "__call__", lambda *a: calls.append("plain") or run(*a))
+    monkeypatch.setattr(stacked, "vmap", lambda *a, **k: calls.append("vmap") or vmap(*a, **k))
+    monkeypatch.setattr(stacked, "functional_call", lambda *a, **k: calls.append("call") or called(*a, **k))
+    stacked_logits(model, stack, inputs)
+    assert calls == {"plain": ["plain"], "vmap": ["vmap", "call"], "one by one": ["call"] * 3}[way]
+
+
+@pytest.mark.parametrize("samples", [1, 3, 4, 7, 21])
+@pytest.mark.parametrize("name", ["digits_cnn", "thesis_fashion_mnist"])
+def test_a_single_model_answers_in_order_however_its_samples_are_folded(
+    name: str, samples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stacked, "CHUNK", 8)
+    model, stack, inputs = make(name, models=1, samples=samples)
+    features, logits = one_by_one(model, stack, inputs)
+    torch.testing.assert_close(stacked_logits(model, stack, inputs), logits, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(stacked_features(model, stack, inputs), features, rtol=1e-4, atol=1e-5)
 
 
 def test_batch_norm_and_dropout_between_dense_layers_are_in_eval_mode() -> None:
@@ -100,6 +132,7 @@ def test_more_models_and_samples_than_fit_one_pass_are_all_there_in_order(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stacked, "CHUNK", 8)
+    monkeypatch.setattr(stacked, "_PART", 4)
     monkeypatch.setattr(stacked, "ROWS", 32)
     model, stack, inputs = make(name, models=9, samples=19)
     labels = torch.arange(19) % CLASSES
@@ -112,9 +145,10 @@ def test_more_models_and_samples_than_fit_one_pass_are_all_there_in_order(
 
 def test_a_pass_is_bounded() -> None:
     assert ROWS >= CHUNK
-    model, _, _ = make("mlp")
-    for samples in (1, 7, 300, 512, 100_000):
-        assert stacked._models_at_once(model, samples) * min(samples, CHUNK) <= ROWS
+    for name, most in (("mlp", CHUNK), ("digits_cnn", stacked._PART)):
+        model, _, _ = make(name)
+        for samples in (1, 7, 300, 512, 100_000):
+            assert stacked._models_at_once(model, samples) * min(samples, most) <= ROWS
 
 
 @pytest.mark.parametrize("name", ["mlp", "digits_cnn"])
@@ -145,7 +179,7 @@ def test_the_same_stack_and_data_give_the_same_bits_whatever_the_network_did_bef
 
 
 def test_the_loss_of_a_looped_model_does_not_depend_on_the_models_beside_it() -> None:
-    model, stack, inputs = make("digits_cnn", models=5, samples=40)
+    model, stack, inputs = make("resnet9", models=5, samples=40)
     labels = torch.arange(40) % CLASSES
     alone = torch.cat([stacked_losses(model, vector[None], inputs, labels) for vector in stack])
     assert torch.equal(stacked_losses(model, stack, inputs, labels), alone)

@@ -102,11 +102,17 @@ class FlatModel:
 
 
 def unflattened(piece: torch.Tensor, shape: tuple[int, ...], channels_last: bool) -> torch.Tensor:
-    """Return a piece of a flat vector as the tensor it is, a view."""
+    """Return a piece of a flat vector, or of rows of them, as the tensors it is, a view."""
     if not channels_last:
-        return piece.view(shape)
+        return piece.unflatten(-1, shape)
     out, channels, height, width = shape
-    return piece.view(out, height, width, channels).movedim(-1, 1)
+    return piece.unflatten(-1, (out, height, width, channels)).movedim(-1, -3)
+
+
+def by_name(layout: Layout, vectors: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return the tensors, views of a vector (size,) or with a dimension more of rows (K, size), by their names."""
+    each = zip(layout.names, layout.slices, layout.shapes, layout.channels_last, strict=True)
+    return {name: unflattened(vectors[..., where], shape, last) for name, where, shape, last in each}
 
 
 class Network(nn.Module):

@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from rayfl.models import FlatModel
-from rayfl.training.passes import CHUNK, Combine
+from rayfl.training.passes import Combine
 from rayfl.training.stacked import stacked_logits
 
 
@@ -25,12 +25,9 @@ def score_together(
     `others` are flat vectors of models that answer together with it: `logits` adds the logits of all (CAM),
     `probabilities` averages their softmax outputs (soft vote), and the loss is minus the log of that average.
     """
-    model.module.eval()
     inputs = torch.cat([x for x, _ in tests])
     labels = torch.cat([y for _, y in tests])
-    logits = torch.cat([model.module(part) for part in inputs.split(CHUNK)])
-    if others:
-        logits = _combined(torch.stack([logits, *stacked_logits(model, torch.stack(list(others)), inputs)]), combine)
+    logits = _combined(stacked_logits(model, torch.stack([model.vector, *others]), inputs), combine)
     losses = cross_entropy(logits, labels, reduction="none").double().cpu().numpy()
     predicted = logits.argmax(1).cpu().numpy()
     true = labels.cpu().numpy()
@@ -46,6 +43,8 @@ def score_together(
 
 def _combined(logits: torch.Tensor, combine: Combine) -> torch.Tensor:
     """Return logits (n, classes) that stand for those of several models, (models, n, classes)."""
+    if len(logits) == 1:
+        return logits[0]
     if combine == "logits":
         return logits.sum(0)
     if combine == "probabilities":

@@ -106,12 +106,12 @@ class _Flow:
     def maps(self) -> torch.Tensor:
         if self._are_maps:
             return self._numbers
-        return self._numbers.transpose(0, 1).flatten(1, 2).contiguous(memory_format=torch.channels_last)
+        return _channels_last(self._numbers.transpose(0, 1).flatten(1, 2))
 
     def maps_for(self, groups: int) -> tuple[torch.Tensor, int]:
         """Return maps for a convolution, and in how many groups: where all models see the same, that goes in once."""
         if not self._are_maps and groups == 1 and self._numbers.stride(0) == 0:
-            return self._numbers[0].contiguous(memory_format=torch.channels_last), 1
+            return _channels_last(self._numbers[0]), 1
         return self.maps(), groups * self._models
 
     def set_rows(self, rows: torch.Tensor) -> None:
@@ -123,6 +123,14 @@ class _Flow:
     def apply(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """Let a function of single numbers work on them as they lie."""
         self._numbers = function(self._numbers)
+
+
+def _channels_last(maps: torch.Tensor) -> torch.Tensor:
+    """Return maps with the channels last; a single one too, of which `contiguous` would say that it is as it should be
+    while the layers after it take it for one of the other kind.
+    """
+    samples, channels, height, width = maps.shape
+    return maps.movedim(1, -1).reshape(-1).view(samples, height, width, channels).movedim(-1, 1)
 
 
 def _normed(layer: nn.BatchNorm2d, own: dict[str, torch.Tensor], maps: torch.Tensor) -> torch.Tensor:

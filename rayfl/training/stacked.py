@@ -13,17 +13,23 @@ from torch.func import functional_call, vmap
 from torch.nn.functional import cross_entropy
 
 from rayfl.models import FlatModel
-from rayfl.models.flat import unflattened
+from rayfl.models.flat import by_name
+from rayfl.training.layers import PlainLayers, is_plain
 from rayfl.training.passes import CHUNK
 
-#: Models times samples in one pass of `vmap`; part of the bits too.
+#: Models times samples in one pass of several models, the most; part of the bits too.
 ROWS = 4096
 
-#: Layers of which `vmap` makes one product for many models, faster than one model after the other. Milliseconds on one
-#: thread of a CPU, models x samples, vmap / loop: mlp on 8x8 100x20 3.5 / 12.6, 10x32 0.9 / 2.1; mlp on 28x28
-#: 100x20 15 / 34, 100x72 36 / 55, 100x600 263 / 258. Where anything else occurs, the loop is taken. With convolutions
-#: vmap gains little and loses much: digits_cnn 4x72 4.8 / 5.3, thesis_cifar10 10x32 26 / 31 but 10x300 436 / 271,
-#: thesis_fashion_mnist 10x300 2249 / 613. It has no LSTM, and a user's own forward() may do what it cannot follow.
+#: Samples in such a pass through a network with maps, whose numbers would not fit the caches otherwise.
+_PART = 128
+
+#: Into how many rows the samples of a single model are folded, where it has maps: convolutions of few channels fill a
+#: CPU's vectors badly, in groups they do it better. Milliseconds for 512 samples, one thread, 1 / 4 rows: digits_cnn
+#: 2.3 / 1.3, thesis_cifar10 25 / 19, thesis_fashion_mnist 41 / 36, fedac_cnn 205 / 209.
+_FOLDS = 4
+
+#: Layers of which `vmap` makes one product for many models, faster than one model after the other; with convolutions it
+#: loses. Where networks have others, and are not plain (see `layers`), the models are looped over.
 _DENSE = {
     nn.Sequential,
     nn.Flatten,
@@ -40,8 +46,7 @@ _DENSE = {
 def stacked_logits(model: FlatModel, stack: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
     """Return the logits (K, n, classes) of K models, `stack` (K, size), for n samples.
 
-    The result depends on `stack` and `inputs` alone. For networks that are looped over (see _DENSE), row k depends on
-    stack[k] and `inputs` alone; for the others, on how many models there are too, in the last bits.
+    The result depends on `stack` and `inputs` alone; row k, in the last bits, on how many models there are too.
     """
     return _outputs(model, False, stack, inputs)
 
@@ -82,34 +87,52 @@ def predictions(model: FlatModel, vector: torch.Tensor, inputs: torch.Tensor) ->
 @torch.no_grad()
 def _outputs(model: FlatModel, features: bool, stack: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
     """Run the network with each row of the stack."""
-    layout, network = model.layout, model.network(features)
-    where_each = [
-        (network.places[name], where, shape, last)
-        for name, where, shape, last in zip(
-            layout.names, layout.slices, layout.shapes, layout.channels_last, strict=True
-        )
-    ]
+    with _evaluating(model.module):
+        groups = stack.split(_models_at_once(model, len(inputs)))
+        if is_plain(model.module):
+            return torch.cat([_plain_outputs(model, features, group, inputs) for group in groups])
+        return torch.cat([_other_outputs(model, features, group, inputs) for group in groups])
+
+
+def _plain_outputs(model: FlatModel, features: bool, stack: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+    """Run a plain network with all rows at once."""
+    layers, models = PlainLayers(model, features), len(stack)
+    parts = inputs.split(_PART if models > 1 and _has_maps(model.module) else CHUNK)
+    if models == 1 and _has_maps(model.module):
+        weights = by_name(model.layout, stack.expand(_FOLDS, -1))
+        outputs = [layers(weights, _folded(part))[0].flatten(2).flatten(0, 1)[: len(part)] for part in parts]
+        return torch.cat(outputs)[None]
+    weights = by_name(model.layout, stack)
+    return torch.cat([layers(weights, part.expand(models, *part.shape))[0].flatten(2) for part in parts], dim=1)
+
+
+def _folded(samples: torch.Tensor) -> torch.Tensor:
+    """Cut samples into _FOLDS rows, the last filled up with any of them."""
+    rows = -(-len(samples) // _FOLDS)
+    return samples[torch.arange(_FOLDS * rows, device=samples.device) % len(samples)].unflatten(0, (_FOLDS, rows))
+
+
+def _other_outputs(model: FlatModel, features: bool, stack: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+    """Run any other network, by `vmap` or with one row after the other."""
+    network, parts = model.network(features), inputs.split(CHUNK)
 
     def run(vector: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
-        tensors = {
-            place: unflattened(vector[where], shape, last)
-            for places, where, shape, last in where_each
-            for place in places
-        }
-        output = functional_call(network, tensors, (part,), tie_weights=False)[0]
+        held = {p: tensor for name, tensor in by_name(model.layout, vector).items() for p in network.places[name]}
+        output = functional_call(network, held, (part,), tie_weights=False)[0]
         return output.flatten(1) if features else output
 
-    parts = inputs.split(CHUNK)
-    with _evaluating(model.module):
-        if len(stack) > 1 and _is_dense(model.module):
-            run_all = vmap(run, in_dims=(0, None))
-            groups = stack.split(_models_at_once(model, len(inputs)))
-            return torch.cat([torch.cat([run_all(group, part) for part in parts], dim=1) for group in groups])
-        return torch.stack([torch.cat([run(vector, part) for part in parts]) for vector in stack])
+    if len(stack) > 1 and _is_dense(model.module):
+        return torch.cat([vmap(run, in_dims=(0, None))(stack, part) for part in parts], dim=1)
+    return torch.stack([torch.cat([run(vector, part) for part in parts]) for vector in stack])
 
 
 def _models_at_once(model: FlatModel, samples: int) -> int:
-    return max(1, ROWS // max(1, min(samples, CHUNK))) if _is_dense(model.module) else 1
+    most, part = (ROWS // 4, _PART) if _has_maps(model.module) else (ROWS, CHUNK)
+    return max(1, most // max(1, min(samples, part)))
+
+
+def _has_maps(module: nn.Module) -> bool:
+    return any(isinstance(m, nn.Conv2d) for m in module.modules())
 
 
 def _is_dense(module: nn.Module) -> bool:
