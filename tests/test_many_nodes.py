@@ -37,17 +37,22 @@ def cluster() -> Iterator[Nodes]:
         yield made
 
 
-def seats(cluster: Nodes, *words: str) -> list[tuple[str, list[int]]]:
-    """Start the actors of a run from another process, and return where they sit."""
+def from_another_process(script: str, cluster: Nodes, *words: str) -> Any:
+    """Run a script with words of a config for this cluster; return what it prints last."""
     done = subprocess.run(
-        [sys.executable, "-c", SEATS, f"ray.address={cluster.address}", *words],
+        [sys.executable, "-c", script, f"ray.address={cluster.address}", *words],
         capture_output=True,
         text=True,
         timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return [(node, gpus) for node, gpus in json.loads(done.stdout.splitlines()[-1])]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def seats(cluster: Nodes, *words: str) -> list[tuple[str, list[int]]]:
+    """Start the actors of a run, and return where they sit."""
+    return [(node, gpus) for node, gpus in from_another_process(SEATS, cluster, *words)]
 
 
 def test_four_actors_per_gpu_on_two_nodes_with_two_gpus_are_sixteen_four_on_each_device(cluster: Nodes) -> None:
@@ -76,6 +81,40 @@ def test_twenty_of_them_are_refused_before_the_run_with_the_cure(cluster: Nodes,
 def test_actors_spread_over_the_nodes_and_take_custom_resources(cluster: Nodes) -> None:
     found = seats(cluster, "ray.resources={fast: 4}", "ray.cpus_per_actor=0.5")
     assert sorted(Counter(node for node, _ in found).values()) == [2, 2]
+
+
+PLACES = """
+import json, sys
+import ray
+from rayfl.config import load_config
+from rayfl.federation import ray_server
+from rayfl.federation.ray_cluster import connected, nodes
+from rayfl.preparation import prepare
+
+p = prepare(load_config(None, sys.argv[1:]))
+with connected(p.config.ray), ray_server.ray_server(p.config, lambda: p) as server:
+    found = []
+    for order in (1, -1):
+        ray_server.nodes = lambda config: nodes(config)[::order]
+        found.append([place.node_id for place in server._room()])
+    have = {server.seats[0].node, ray.get_runtime_context().get_node_id()}
+    print(json.dumps([found, sorted(have)]))
+"""
+
+
+def test_more_actors_go_where_the_data_are_before_other_nodes(cluster: Nodes) -> None:
+    """One actor and a driver: at least one of three nodes has no copy. Ray's own order of the nodes is no order."""
+    third = cluster.add()
+    try:
+        cluster.cluster.wait_for_nodes(timeout=60)
+        places, have = from_another_process(PLACES, cluster, "ray.actors=1", "ray.cpus_per_actor=2")
+    finally:
+        cluster.cluster.remove_node(third)
+    for found in places:
+        assert len(found) == 5  # two on each node, and one is taken
+        near = [node in have for node in found]
+        assert 0 < sum(near) < 5
+        assert near == sorted(near, reverse=True)
 
 
 WORDS = ["local.steps=20", "participation.fraction=0.6", "rounds=25", "output.checkpoint_every=2"]
