@@ -16,7 +16,7 @@ from measuring import Report, Row, command_line, compared, seconds, take_turns
 from threadpoolctl import threadpool_limits
 
 from rayfl.config import LocalConfig, ModelConfig
-from rayfl.federation.ray_client import keep_freed_memory
+from rayfl.federation.allocator import keep_freed_memory
 from rayfl.models import ZOO, FlatModel, build_model
 from rayfl.models.zoo import wants_channels_last
 from rayfl.training.loop import train_alone

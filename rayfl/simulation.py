@@ -15,6 +15,7 @@ from typing import Protocol
 from rayfl.checkpoints import Checkpoints, Saves, refuse_changes
 from rayfl.config import Config, load_config
 from rayfl.errors import ClientError, InputError, LostError, NobodyLeftError, RayflError
+from rayfl.federation.allocator import return_freed_memory
 from rayfl.preparation import Prepared, prepare, resolve
 from rayfl.results import Run, RunWriter, Storage, check_tables, load, load_begun, run_name
 from rayfl.screen import Screen
@@ -182,6 +183,7 @@ class _Course:
     def _recover(self) -> None:
         what = self._server.recover()
         self._checkpoints.bring_back(self._server)
+        return_freed_memory()
         self.number, self._lost = self._checkpoints.round + 1, False
         self._recoveries.append(what)
         self._screen.say(f"{what}, from round {self.number}")

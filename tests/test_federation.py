@@ -349,7 +349,7 @@ def test_memory_that_workers_free_does_not_come_back_as_new_pages() -> None:
     program = textwrap.dedent("""
         import resource
         import torch
-        from rayfl.federation.ray_client import keep_freed_memory
+        from rayfl.federation.allocator import keep_freed_memory
 
         def page_faults():
             before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -366,3 +366,28 @@ def test_memory_that_workers_free_does_not_come_back_as_new_pages() -> None:
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
     before, after = map(int, answer.stdout.split())
     assert after < before / 20
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be asked for it")
+def test_free_memory_between_what_is_kept_can_be_given_back() -> None:
+    """The driver and the server do so after a recovery; in a process of its own, whose memory is known."""
+    program = textwrap.dedent("""
+        from pathlib import Path
+        from rayfl.federation.allocator import return_freed_memory
+
+        def megabytes():
+            lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+            return next(int(line.split()[1]) for line in lines if line.startswith("Rss:")) / 1024
+
+        pieces = [bytes(40_000) for _ in range(5000)]  # 200 MB
+        kept = pieces[::100] + pieces[-1:]
+        before = megabytes()
+        del pieces
+        freed = megabytes()
+        return_freed_memory()
+        print(before - freed, before - megabytes())
+    """)
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    by_itself, given_back = map(float, answer.stdout.split())
+    assert by_itself < 50
+    assert given_back > 150

@@ -3,7 +3,6 @@
 Importing this costs little, and the driver does it; torch comes with the first actor made of it, in its own process.
 """
 
-import ctypes
 import os
 import sys
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from rayfl.config import Config
 from rayfl.data import Dataset, Partition
+from rayfl.federation.allocator import keep_freed_memory
 
 #: Calls of this group are answered while the actor computes.
 HEALTH = "health"
@@ -84,19 +84,3 @@ def prepare_process(search_path: list[str]) -> None:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = "1"  # for libraries that are not yet there, and in every thread
     threadpool_limits(1)
-
-
-def keep_freed_memory() -> None:
-    """Let the C library hold on to memory that is freed: the next batch wants as much.
-
-    By default glibc gives every map of some MB back to the system, and each time a new one is written to, the system
-    clears its pages first: a third of the time that testing takes.
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):  # another C library, or another system
-        return
-    trim_threshold, top_pad, mmap_threshold = -1, -2, -3  # their numbers in malloc.h
-    if mallopt(mmap_threshold, 2**30) or mallopt(mmap_threshold, 2**25):  # the most that older ones take
-        mallopt(trim_threshold, 2**30)
-        mallopt(top_pad, 2**26)

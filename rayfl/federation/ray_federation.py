@@ -9,6 +9,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from rayfl.config import Config
 from rayfl.errors import LostError, RayflError
+from rayfl.federation.allocator import return_freed_memory
 from rayfl.federation.client_state import ClientState
 from rayfl.federation.interface import Facts, Federation
 from rayfl.federation.ray_client import HEALTH, prepare_process
@@ -53,6 +54,7 @@ class ServerActor:
         """Take in what is known of the federation, and start the method."""
         self._fed = RayFederation(facts, epoch, actors)
         self._server = Server(config, self._fed, truth)
+        return_freed_memory()  # after a loss, of the server before
 
     def join(self, actors: Sequence[Actor]) -> None:
         """Take in more client actors."""
