@@ -98,7 +98,7 @@ def _plain_outputs(model: FlatModel, features: bool, stack: torch.Tensor, inputs
     """Run a plain network with all rows at once."""
     layers, models = PlainLayers(model, features), len(stack)
     parts = inputs.split(_PART if models > 1 and _has_maps(model.module) else CHUNK)
-    if models == 1 and _has_maps(model.module):
+    if models == 1 and _has_maps(model.module) and inputs.device.type == "cpu":
         weights = by_name(model.layout, stack.expand(_FOLDS, -1))
         outputs = [layers(weights, _folded(part))[0].flatten(2).flatten(0, 1)[: len(part)] for part in parts]
         return torch.cat(outputs)[None]
