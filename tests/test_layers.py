@@ -8,6 +8,7 @@ from torch import nn
 
 from rayfl.config import ModelConfig
 from rayfl.models import ZOO, FlatModel, build_model
+from rayfl.models.flat import by_name
 from rayfl.training.layers import PlainLayers, is_plain
 
 MODELS, SAMPLES, CLASSES = 3, 6, 5
@@ -54,12 +55,9 @@ def doubled(kind: str) -> tuple[FlatModel, torch.Tensor]:
     return model, model.vector * (1 + 0.5 * torch.rand(MODELS, model.layout.size, dtype=torch.float64))
 
 
-def by_name(model: FlatModel, rows: torch.Tensor) -> dict[str, torch.Tensor]:
-    layout = model.layout
-    return {
-        name: rows[:, where].reshape(len(rows), *shape).clone()
-        for name, where, shape in zip(layout.names, layout.slices, layout.shapes, strict=True)
-    }
+def contiguous(model: FlatModel, rows: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return tensors of their own by name: batch norm writes to its statistics."""
+    return {name: tensor.clone() for name, tensor in by_name(model.layout, rows).items()}
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -74,7 +72,7 @@ def test_each_model_gives_what_it_gives_by_itself(kind: str, shared: bool, train
         if isinstance(module, nn.Dropout):
             module.p = 0.0
     inputs = torch.randn(1 if shared else MODELS, SAMPLES, 2, 8, 8, dtype=torch.float64).expand(MODELS, -1, -1, -1, -1)
-    weights = by_name(model, rows)
+    weights = contiguous(model, rows)
     parameters = [n for n, p in model.module.named_parameters() if n in weights]
     for name in parameters:
         weights[name].requires_grad_()
@@ -105,7 +103,7 @@ def test_where_numbers_are_equal_the_gradient_goes_where_it_goes_in_the_network(
     model.vector[:2] = torch.tensor([1.0, 0.0])
     tied = torch.tensor([[2.0, 2, 0, 0], [2, 1, 0, 0], [-1, -1, 0, -3], [-1, -1, 3, 3]]).view(1, 1, 1, 4, 4)
     inputs = tied.clone().requires_grad_()
-    (logits,) = PlainLayers(model)(by_name(model, model.vector[None]), inputs)
+    (logits,) = PlainLayers(model)(contiguous(model, model.vector[None]), inputs)
     (got,) = torch.autograd.grad(logits.sum(), inputs)
     alone = tied[0].clone().requires_grad_()
     (expected,) = torch.autograd.grad(model.module(alone).sum(), alone)

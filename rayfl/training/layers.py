@@ -17,9 +17,18 @@ from rayfl.models import FlatModel
 #: Rows start at multiples of so many numbers, 64 bytes.
 ALIGNED = 16
 
-_OF_MAPS = {nn.Conv2d, nn.BatchNorm2d, nn.MaxPool2d, nn.AvgPool2d}
-_OF_NUMBERS = {nn.ReLU, nn.LeakyReLU, nn.Identity}
-_LAYERS = _OF_MAPS | _OF_NUMBERS | {nn.Linear, nn.Dropout, nn.Flatten}
+_LAYERS = {
+    nn.Linear,
+    nn.Conv2d,
+    nn.BatchNorm2d,
+    nn.MaxPool2d,
+    nn.AvgPool2d,
+    nn.Flatten,
+    nn.Dropout,
+    nn.ReLU,
+    nn.LeakyReLU,
+    nn.Identity,
+}
 
 
 def is_plain(module: nn.Module) -> bool:

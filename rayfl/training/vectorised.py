@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from rayfl.config import LocalConfig
 from rayfl.models import FlatModel
+from rayfl.models.flat import by_name
 from rayfl.training import loop
 from rayfl.training.layers import ALIGNED, PlainLayers, aligned, is_plain
 from rayfl.training.terms import Contrast, FlatPull, ParameterContrast, RepresentationContrast, _inverse_norm
@@ -250,7 +251,7 @@ class _Group:
     @torch.no_grad()
     def _fixed(self, vectors: torch.Tensor, inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Run models that are not trained, (rows, size), in eval mode."""
-        tensors = {name: vectors[:, where].view(-1, *shape) for name, where, shape in _tensors(self.model)}
+        tensors = by_name(self.model.layout, vectors)
         self.model.module.eval()
         try:
             return self.forward(tensors, inputs)
