@@ -19,9 +19,10 @@ from rayfl.config import LocalConfig, ModelConfig
 from rayfl.federation.allocator import keep_freed_memory
 from rayfl.models import ZOO, FlatModel, build_model
 from rayfl.models.zoo import wants_channels_last
+from rayfl.training.choice import cpu_capability, faster_together
 from rayfl.training.loop import train_alone
 from rayfl.training.trainee import Trainee
-from rayfl.training.vectorised import faster_together, train_together
+from rayfl.training.vectorised import train_together
 
 CLASSES, VOCABULARY, WINDOW = 10, 80, 80
 CLIENTS, STEPS = 32, 5  # a multiple of every group
@@ -96,7 +97,7 @@ def measured(title: str, batch: int, repetitions: int) -> list[Row]:
     turns = {side: [cpu for _, cpu in answers] for side, answers in take_turns(sides, repetitions).items()}
     rows = [compared(title, str(batch), side, turns[side], LOOP, turns[LOOP]) for side in sides]
     in_the_loop = LAST if wants_channels_last(config, "loop") else LOOP
-    taken = TOGETHER if faster_together(plain, batch, "cpu") else in_the_loop
+    taken = TOGETHER if faster_together(plain, batch, "cpu", cpu_capability()) else in_the_loop
     best = min(sides, key=lambda side: median(turns[side]))
     return [*rows, compared(title, str(batch), "auto / best", turns[taken], best, turns[best], taken)]
 

@@ -32,7 +32,7 @@ HELD = 2
 PIECE_BYTES = 64 * 2**20
 SHARE_OF_TIME = 0.02
 #: Keys that change how a run is carried out, or how long it is, but no number in it.
-FREE_KEYS = ("rounds", "ray", "state", "output", "federation", "name", "data.root", "data.path")
+FREE_KEYS = ("rounds", "ray", "state", "output", "federation", "name", "data.root", "data.path", "cpu_capability")
 
 
 class Saves(Protocol):

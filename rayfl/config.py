@@ -306,6 +306,9 @@ class OutputConfig(Section):
     )
 
 
+Training = Literal["auto", "loop", "vectorised"]
+
+
 class Config(Section):
     """Everything a run depends on."""
 
@@ -323,8 +326,14 @@ class Config(Section):
     state: StateConfig = StateConfig()
     output: OutputConfig = OutputConfig()
     federation: Literal["ray", "serial"] = "ray"
-    training: Literal["auto", "loop", "vectorised"] = Field(
-        "auto", description="one client after the other, or several at once; auto: by a rule on network and batch size"
+    training: Training = Field(
+        "auto",
+        description="one client after the other, or several at once; auto: by network, batch size, device and CPU",
+    )
+    cpu_capability: str | None = Field(
+        None,
+        max_length=64,
+        description="the CPU instructions that a run began with, such as AVX2; filled in when it starts",
     )
 
     @model_validator(mode="after")

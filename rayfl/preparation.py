@@ -3,11 +3,11 @@
 import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rayfl.config import Config
+from rayfl.config import Config, Training
 from rayfl.data import Dataset, Partition, make_partition
 from rayfl.errors import InputError
 from rayfl.federation.interface import Facts, Recipe
@@ -67,7 +67,7 @@ def resolve(config: Config) -> Config:
 def prepare(config: Config) -> Prepared:
     """Load and check all that needs no cluster: options, data, partition, model."""
     from rayfl.data.sources import load_dataset  # pandas, and for the digits scikit-learn
-    from rayfl.models.zoo import wants_channels_last
+    from rayfl.training.choice import cpu_capability, faster_together, try_together
 
     config = resolve(config)
     dataset = load_dataset(config.data, config.seed, config.partition.column)
@@ -77,39 +77,49 @@ def prepare(config: Config) -> Prepared:
     if count is not None and count > partition.clients:
         raise InputError(f"participation.count={count} is more than the {partition.clients} clients there are")
     check_method(config.method, partition.clients, config.cohort_size(partition.clients))
-    recipe = Recipe(config.model, dataset.input_shape, dataset.classes, dataset.vocabulary, config.seed)
-    model = recipe.build()
-    public = np.flatnonzero(dataset.is_test) if dataset.is_test.any() else np.sort(partition.test)
-    config = config.model_copy(update={"training": _trainer(config, model, dataset, partition)})
-    if wants_channels_last(config.model, config.training):
-        recipe = replace(recipe, channels_last=True)
+    config = config.model_copy(update={"cpu_capability": config.cpu_capability or cpu_capability()})
+    model = _recipe(config, dataset).build()
+    on_gpus = config.federation == "ray" and config.ray.gpu_share > 0
+    together = config.training == "vectorised"
+    if config.training == "auto":
+        device, size = "cuda" if on_gpus else "cpu", config.local.batch_size
+        together = faster_together(model, size, device, str(config.cpu_capability))
+    prepared = _settled(config, "vectorised" if together else "loop", dataset, partition, model)
+    if together and not on_gpus:  # on GPUs, the actors try it
+        reason = try_together(model, dataset, partition.n_train, config.local)
+        prepared = after_trying(prepared, config.training, reason)
+    return prepared
+
+
+def after_trying(prepared: Prepared, asked: Training, reason: str | None) -> Prepared:
+    """Settle the trainer after trying the vectorised one; `reason` says why it does not work, None if it does.
+
+    If it was `asked` for by name, the loop does not silently take its place.
+    """
+    if reason is None:
+        return prepared
+    if asked == "vectorised":
+        name = prepared.config.model.name
+        raise InputError(f"training=vectorised does not go with model.name={name}: {reason}; use training=loop")
+    return _settled(prepared.config, "loop", prepared.dataset, prepared.partition)
+
+
+def _settled(
+    config: Config, training: Training, dataset: Dataset, partition: Partition, model: "FlatModel | None" = None
+) -> Prepared:
+    """Return all that follows from the choice of a trainer; `model` is the network as the config has it, if at hand."""
+    from rayfl.models.zoo import wants_channels_last
+
+    config = config.model_copy(update={"training": training})
+    recipe = _recipe(config, dataset)
+    if model is None or wants_channels_last(config.model, training):
+        recipe = replace(recipe, channels_last=wants_channels_last(config.model, training))
         model = recipe.build()
+    public = np.flatnonzero(dataset.is_test) if dataset.is_test.any() else np.sort(partition.test)
     cost = samples_seen(partition.n_train, config.local)
     facts = Facts(partition.n_train, partition.n_test, cost, model.layout, model.numpy(), public, recipe)
     return Prepared(config, dataset, partition, facts)
 
 
-def _trainer(
-    config: Config, model: "FlatModel", dataset: Dataset, partition: Partition
-) -> Literal["loop", "vectorised"]:
-    """Settle how clients are trained, by what the config says alone: the choice is part of the bits."""
-    import torch
-
-    from rayfl.training.vectorised import faster_together, vectorisable
-
-    size = config.local.batch_size
-    device = "cuda" if config.federation == "ray" and config.ray.gpu_share else "cpu"
-    if config.training == "loop" or (config.training == "auto" and not faster_together(model, size, device)):
-        return "loop"
-    inputs, _ = dataset.batch(np.resize(partition.train_of(0), size), partition.transform_for(0))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as actors compute
-    try:
-        reason = vectorisable(model, inputs)
-    finally:
-        torch.set_num_threads(threads)
-    if reason is not None and config.training == "vectorised":
-        raise InputError(
-            f"training=vectorised does not go with model.name={config.model.name}: {reason}; use training=loop"
-        )
-    return "vectorised" if reason is None else "loop"
+def _recipe(config: Config, dataset: Dataset) -> Recipe:
+    return Recipe(config.model, dataset.input_shape, dataset.classes, dataset.vocabulary, config.seed)

@@ -79,14 +79,14 @@ def _carry_out(config: Config, storage: Storage, found: Checkpoints | None, scre
     with ThreadPoolExecutor(1) as loader:
         loading = loader.submit(prepare, config)
         # Signals are taken over once Ray is there, which has handlers of its own.
-        with _open_server(config, loading.result, screen) as server, stopping() as stop:
-            config = loading.result().config
+        with _open_server(config, loading.result, screen) as (server, prepared), stopping() as stop:
+            config = prepared.config
             screen.say(f"training: {config.training}")
-            if (memory := loading.result().gpu_memory) is not None:
-                screen.say(str(memory))
+            if prepared.gpu_memory is not None:
+                screen.say(str(prepared.gpu_memory))
             if found is None:
                 storage.create()
-            checkpoints = Checkpoints(storage, config, loading.result(), found=found)
+            checkpoints = Checkpoints(storage, config, prepared, found=found)
             try:
                 with storage.locked():
                     _run_rounds(config, server, checkpoints, storage, found is not None, screen, stop)
@@ -216,21 +216,28 @@ def _resumable(storage: Storage, checkpoints: Checkpoints) -> str:
 @contextmanager
 def open_server(prepared: Prepared, screen: Screen) -> Iterator[RunsRounds]:
     """Start the federation that the config asks for, with a server on it; stop it in the end."""
-    with _open_server(prepared.config, lambda: prepared, screen) as server:
+    with _open_server(prepared.config, lambda: prepared, screen) as (server, _):
         yield server
 
 
 @contextmanager
-def _open_server(config: Config, prepared: Callable[[], Prepared], screen: Screen) -> Iterator[RunsRounds]:
-    """Start what needs no data at once, and call `prepared` for the data when they are needed."""
+def _open_server(
+    config: Config, prepared: Callable[[], Prepared], screen: Screen
+) -> Iterator[tuple[RunsRounds, Prepared]]:
+    """Start what needs no data at once, and call `prepared` for the data when they are needed.
+
+    What was prepared comes back with the server, which may have settled how clients are trained.
+    """
     if config.federation == "serial":
         from rayfl.federation.serial import SerialFederation
         from rayfl.federation.worker import Worker
+        from rayfl.training.choice import cpu_capability
 
         ready = prepared()
+        _warn_of_other_cpus(ready.config, [cpu_capability()], screen)
         fed = SerialFederation(ready.facts, Worker(ready.config, ready.dataset, ready.partition))
         try:
-            yield Server(config, fed, ready.partition.true_cluster)
+            yield Server(config, fed, ready.partition.true_cluster), ready
         finally:
             fed.close()
         return
@@ -243,7 +250,19 @@ def _open_server(config: Config, prepared: Callable[[], Prepared], screen: Scree
     screen.say("starting Ray and the client actors ...")
     with connected(config.ray), ray_server(config, prepared) as server:
         screen.say(server.describe())
-        yield server
+        _warn_of_other_cpus(server.prepared.config, [s.cpu for s in server.seats if s.device == "cpu"], screen)
+        yield server, server.prepared
+
+
+def _warn_of_other_cpus(config: Config, found: Sequence[str], screen: Screen) -> None:
+    """Say that bits may differ if clients are trained on another kind of CPU than the run's."""
+    others = sorted(set(found) - {str(config.cpu_capability)})
+    if others:
+        screen.warn(
+            f"this run is for CPUs with {config.cpu_capability}, and clients are trained on some with"
+            f" {', '.join(others)}: results may differ in their last bits from those of one kind of CPU;"
+            f" the trainer stays {config.training}"
+        )
 
 
 def _run_folder(config: Config) -> Storage:

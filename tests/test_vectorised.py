@@ -14,9 +14,10 @@ from torch.nn import functional as F
 from rayfl.config import LocalConfig, ModelConfig
 from rayfl.models import ZOO, FlatModel, build_model
 from rayfl.training import loop
+from rayfl.training.choice import faster_together, vectorisable
 from rayfl.training.terms import FlatPull, ParameterContrast, Partner, RepresentationContrast
 from rayfl.training.trainee import Trainee
-from rayfl.training.vectorised import DENSE_GROUP, GROUP, faster_together, train_together, vectorisable
+from rayfl.training.vectorised import DENSE_GROUP, GROUP, train_together
 
 CLASSES, VOCABULARY, LR = 5, 11, 0.05
 
@@ -372,4 +373,4 @@ def test_auto_trains_together_what_was_measured_to_be_faster(
 ) -> None:
     vocabulary = VOCABULARY if ZOO[name].takes == "text" else None
     model = FlatModel(build_model(ModelConfig(name=name, options=options), shape, 10, vocabulary))
-    assert faster_together(model, batch_size, device) == expected
+    assert faster_together(model, batch_size, device, "AVX512") == expected

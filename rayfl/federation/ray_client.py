@@ -14,6 +14,7 @@ from threadpoolctl import threadpool_limits
 from rayfl.config import Config
 from rayfl.data import Dataset, Partition
 from rayfl.federation.allocator import keep_freed_memory
+from rayfl.federation.devices import request_determinism
 
 #: Calls of this group are answered while the actor computes.
 HEALTH = "health"
@@ -26,6 +27,7 @@ class Seat:
     node: str
     gpus: list[int]
     device: str
+    cpu: str  # its capability, such as AVX2
     pid: int
 
 
@@ -35,11 +37,13 @@ class ClientActor:
     def __init__(self, search_path: list[str]) -> None:
         prepare_process(search_path)
         keep_freed_memory()
+        self._gpus = [int(g) for g in ray.get_gpu_ids()]
+        if self._gpus:
+            request_determinism()
         import torch
 
         from rayfl.federation.worker import Worker
 
-        self._gpus = [int(g) for g in ray.get_gpu_ids()]
         # Ray hides all other GPUs, so ours is number 0; on a machine that only counts GPUs there is none to use.
         self._device = "cuda:0" if self._gpus and torch.cuda.is_available() else "cpu"
         self._make_worker = Worker
@@ -50,13 +54,15 @@ class ClientActor:
         """Take in the data; return where this actor is, which also says that it is ready."""
         import torch
 
+        from rayfl.training.choice import cpu_capability
+
         # Sums inside a matrix product may depend on the number of threads: one everywhere gives the same bits. Here,
         # not at the start, since Ray may have made this actor in another thread than the one that calls run in.
         torch.set_num_threads(1)
         threadpool_limits(1)  # again: torch has brought libraries with pools of their own
         self._worker = self._make_worker(config, dataset, partition, self._device)
         self._epoch = epoch
-        return Seat(ray.get_runtime_context().get_node_id(), self._gpus, self._device, os.getpid())
+        return Seat(ray.get_runtime_context().get_node_id(), self._gpus, self._device, cpu_capability(), os.getpid())
 
     def renew(self, epoch: int) -> None:
         """Forget all clients, and from now on do only what is asked in this epoch.

@@ -27,7 +27,7 @@ from rayfl.federation.ray_cluster import (
     server_strategy,
 )
 from rayfl.federation.ray_federation import Actor, ServerActor, get
-from rayfl.preparation import Prepared
+from rayfl.preparation import Prepared, after_trying
 from rayfl.server import RoundRecord, Snapshot
 
 log = logging.getLogger(__name__)
@@ -76,12 +76,13 @@ class RayServer:
         try:
             self._clients = [_Watched(self._new_client(strategy)) for _ in range(wanted)]
             self._server = _Watched(self._new_server())
-            self._prepared = prepared()
-            while len(self._clients) > self._prepared.partition.clients:
+            self.prepared = prepared()
+            while len(self._clients) > self.prepared.partition.clients:
                 ray.kill(self._clients.pop().actor)
             # Once into the object store, where all actors of a node read them without copying.
-            self._data = (ray.put(self._prepared.dataset), ray.put(self._prepared.partition))
+            self._data = (ray.put(self.prepared.dataset), ray.put(self.prepared.partition))
             self._wait_for_seats()
+            self._settle_trainer()
             self._open_server()
         except BaseException:
             self.close()
@@ -148,7 +149,7 @@ class RayServer:
         return _SERVER.options(num_cpus=0, scheduling_strategy=strategy).remote(sys.path)
 
     def _open(self, client: _Watched) -> Any:
-        client.opening = client.actor.open.remote(self._epoch, self._prepared.config, *self._data)
+        client.opening = client.actor.open.remote(self._epoch, self.prepared.config, *self._data)
         return client.opening
 
     def _wait_for_seats(self) -> None:
@@ -162,8 +163,20 @@ class RayServer:
         for client, seat in zip(self._clients, get(calls), strict=True):
             client.seat = seat
 
+    def _settle_trainer(self) -> None:
+        """Let the actors try the vectorised trainer if they have GPUs: here on the driver there may be none."""
+        config = self.prepared.config
+        if config.training != "vectorised" or not config.ray.gpu_share:
+            return
+        tried = self._wait([c.actor.call.remote(self._epoch, "try_together", None) for c in self._clients])
+        reason = next((reason for reason in tried if reason is not None), None)
+        settled = after_trying(self.prepared, self._config.training, reason)
+        if settled is not self.prepared:
+            self.prepared = settled
+            self._wait_for_seats()
+
     def _open_server(self) -> None:
-        ready = self._prepared
+        ready = self.prepared
         actors = [client.actor for client in self._clients]
         self._ask("open", self._config, ready.facts, ready.partition.true_cluster, self._epoch, actors)
 
@@ -284,7 +297,7 @@ class RayServer:
         if time.monotonic() - self._grown < GROW_EVERY:
             return
         self._grown = time.monotonic()
-        most = min(self._config.ray.actors or sys.maxsize, self._prepared.partition.clients)
+        most = min(self._config.ray.actors or sys.maxsize, self.prepared.partition.clients)
         self._joining += self._start_more(most - len(self._clients) - len(self._joining))
 
     def _start_more(self, count: int) -> list[_Watched]:

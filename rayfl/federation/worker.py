@@ -21,6 +21,7 @@ from rayfl.models import FlatModel, Part, build_model
 from rayfl.models.zoo import wants_channels_last
 from rayfl.randomness import Purpose, generator, torch_seed
 from rayfl.training.batches import draw_batches
+from rayfl.training.choice import try_together
 from rayfl.training.evaluation import score_together
 from rayfl.training.loop import train_alone
 from rayfl.training.stacked import predictions, sample_losses, stacked_logits
@@ -50,6 +51,10 @@ class Worker:
         self.states = ClientStates(self.layout.size, config.state.memory_mb * 2**20, config.state.dir)
         self._sums: dict[str, dict[int, ExactSum]] = {}  # of kept models, by cluster
         self._counted: dict[str, dict[int, int]] = {}  # client -> the cluster whose sum it is in
+
+    def try_together(self, _: Any) -> str | None:
+        """Say why the vectorised trainer does not work on this worker's device; None if it does."""
+        return try_together(self.model, self.dataset, self.partition.n_train, self.config.local)
 
     def forget(self, _: Any) -> None:
         """Let go of every client's models, as at the start."""

@@ -17,6 +17,18 @@ def samples_seen(n: np.ndarray, local: LocalConfig) -> np.ndarray:
     return local.steps * np.minimum(n, local.batch_size)
 
 
+def batch_sizes(n: np.ndarray, local: LocalConfig) -> set[int]:
+    """Return the sizes of all batches that clients with `n` samples each will see.
+
+    >>> sorted(batch_sizes(np.array([20, 500, 500, 65]), LocalConfig(epochs=1, batch_size=32)))
+    [20, 32]
+    """
+    counts = np.unique(n)
+    sizes = np.minimum(counts, local.batch_size)
+    left = counts % sizes if local.epochs is not None else np.zeros_like(counts)
+    return {*sizes.tolist(), *left[left > 1].tolist()}
+
+
 def draw_batches(rng: np.random.Generator, n: int, local: LocalConfig) -> list[np.ndarray]:
     """Return the positions (0 to n - 1) of each step's batch.
 

@@ -19,23 +19,22 @@ from torch.overrides import TorchFunctionMode
 from rayfl.config import LocalConfig
 from rayfl.models import FlatModel
 from rayfl.models.flat import by_name
-from rayfl.training import loop
-from rayfl.training.layers import ALIGNED, PlainLayers, aligned, is_plain
+from rayfl.training.layers import ALIGNED, PlainLayers, aligned, block_size, is_plain
 from rayfl.training.terms import Contrast, FlatPull, ParameterContrast, RepresentationContrast, _inverse_norm
 from rayfl.training.trainee import Batch, Trainee
 
 Tensors = dict[str, torch.Tensor]
 Term = FlatPull | Contrast
 
-#: The most rows of a pass, one client each. By `vmap` there are always as many, since there they are part of the bits:
-#: a convolution sums in another order for other numbers of them. In plain layers it does so only for a single row.
+#: Rows of a pass, one client each: the most for plain networks, always as many for others. Libraries sum in another
+#: order for another number of rows, on some CPUs; a client's bits would then depend on who else is trained beside it.
 GROUP = 8
 
-#: The most rows for networks of the layers below, whose bits are the same for any number of them: their sums are
-#: products of matrices, one for each row, and what else they do is exact.
+#: The most rows for networks of the layers below, where a step is mostly a matter of starting operations.
 DENSE_GROUP = 32
 
-_DENSE = {nn.Sequential, nn.Flatten, nn.Linear, nn.Dropout, nn.Identity, nn.ReLU, nn.LeakyReLU}
+#: Layers that are products of matrices, one for each row, or exact.
+DENSE = {nn.Sequential, nn.Flatten, nn.Linear, nn.Dropout, nn.Identity, nn.ReLU, nn.LeakyReLU}
 
 
 def train_together(model: FlatModel, trainees: Sequence[Trainee], local: LocalConfig, lr: float) -> list[torch.Tensor]:
@@ -49,74 +48,9 @@ def train_together(model: FlatModel, trainees: Sequence[Trainee], local: LocalCo
         kinds.setdefault(_kind(trainee), []).append(at)
     trained: dict[int, torch.Tensor] = {}
     for members in kinds.values():
-        group = _Group(model, [trainees[at] for at in members], local, lr)
+        group = Group(model, [trainees[at] for at in members], local, lr)
         trained.update(zip(members, group.train(), strict=True))
     return [trained[at] for at in range(len(trainees))]
-
-
-def vectorisable(model: FlatModel, inputs: torch.Tensor) -> str | None:
-    """Say why this network cannot be trained together as the loop would train it; None if it can.
-
-    One step on `inputs`, a full batch of samples, is tried both ways. So whatever the network does, be it that `vmap`
-    cannot follow it or that it draws random numbers of its own, shows here and not in the results.
-    """
-    if any(model.layout.channels_last):
-        return "its weights lie with the channels last, which only the loop can follow"
-    for name, module in model.module.named_modules():
-        if isinstance(module, _BatchNorm) and module.momentum is None:
-            return f"{name} (momentum=None) averages over a count of batches that is no part of the model"
-    start = model.copy()
-    batches = [(inputs, torch.zeros(len(inputs), dtype=torch.long, device=inputs.device))]
-    # A step so long that the weights after it have the gradient's last bits.
-    local, lr = LocalConfig(steps=1, batch_size=len(inputs)), 1024.0
-    try:
-        trainee = Trainee(start, batches, seed=0)
-        group = _Group(model, [trainee] * GROUP, local, lr)
-        together, *others = group.train() + train_together(model, [trainee], local, lr)
-        for rows in (3, 5) if is_plain(model.module) else ():
-            others += train_together(model, [trainee] * rows, local, lr)
-    except Exception as error:
-        return f"vmap cannot follow it: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-    if not all(torch.equal(vector, together) for vector in others):
-        return "it does not give the same bits in all places and companies, or draws random numbers of its own"
-    if group.drew and inputs.device.type != "cpu":
-        return None  # a GPU's dropout draws in one kernel, other numbers than ours
-    buffers = [(buffer, buffer.clone()) for buffer in model.module.buffers()]  # counters too
-    with torch.random.fork_rng([inputs.device] if inputs.device.type == "cuda" else []):
-        alone = loop.train_alone(model, trainee, local, lr).clone()
-    for buffer, before in buffers:
-        buffer.copy_(before)
-    model.load(start)
-    for part in (model.layout.part("all"), model.layout.buffers):
-        close = (together - alone)[part].norm() <= 1e-3 * (alone - start)[part].norm()
-        if not close:
-            return "a step together is not that of the loop; it may draw random numbers in a way of its own"
-    return None
-
-
-def faster_together(model: FlatModel, batch_size: int, device: str) -> bool:
-    """Tell whether this beats the loop, by the network, the batch and the kind of device alone.
-
-    A clock, or how many clients a worker happens to have, would give the same run other bits on another day.
-    """
-    # The loop's time per step over ours, one thread of a CPU, full groups, as benchmarks/trainers.py measures it; in
-    # brackets, over the loop with channels last:
-    #     batch             10          32                batch           10    32        batch         10    32
-    #     mlp 8x8           3.0         2.4               mlp 28x28      0.6   0.7        fedtsdp_cnn  0.5   0.7
-    #     digits_cnn        3.7 (3.2)   2.5 (2.0)         resnet9, 18    0.7   0.6        fedac_cnn    0.5   0.8
-    #     thesis_cifar10    1.6 (1.5)   1.6 (1.4)         char_lstm      0.5   0.7
-    #     thesis_fashion    1.8 (1.4)   1.6 (1.1)
-    # Dense networks by parameters, batch 10, 32, 128: 25,000 2.0, 1.4, 1.0; 51,000 1.3, 1.2, 0.9; 80,000 0.7, 0.9,
-    # 0.9. Convolutional ones, batch 10, 32: 21,000 2.2, 1.9; 80,000 1.4, 1.5; thesis_cifar10 and thesis_fashion at
-    # batch 256: 1.3, 1.4. What makes ours slow is the size of the weights, whose rows no longer fit the caches.
-    kinds = {type(m) for m in model.module.modules()}
-    if device.startswith("cuda"):
-        # Not measured: below this size a step is a matter of starting kernels, and we start one where the loop starts
-        # GROUP. Torch's own LSTM is one kernel, ours hundreds.
-        return model.layout.parameters <= 1_000_000 and not any(issubclass(kind, nn.RNNBase) for kind in kinds)
-    if kinds <= _DENSE:
-        return model.layout.parameters <= 50_000 and batch_size <= 128
-    return is_plain(model.module) and model.layout.parameters <= 100_000
 
 
 def _kind(trainee: Trainee) -> tuple:
@@ -133,17 +67,15 @@ def _terms(trainee: Trainee) -> list[Term]:
     return [*trainee.pulls, *trainee.contrasts]
 
 
-class _Group:
+class Group:
     """Rows, each with one client in training; when it has finished, the next one moves in.
 
-    Rows that nobody needs go on computing, unobserved, where the number of rows must not change or others come after.
+    Rows that nobody needs compute along, unobserved, where the number of rows must not change.
     """
 
     def __init__(self, model: FlatModel, trainees: Sequence[Trainee], local: LocalConfig, lr: float) -> None:
         self.model, self.trainees, self.local, self.lr = model, trainees, local, lr
-        self.least, most = _rows_of_a_pass(model.module)
-        passes = -(-len(trainees) // most)
-        self.size = size = max(self.least, -(-len(trainees) // passes))
+        self.size = size = most_rows(model.module)
         layout, like = model.layout, model.vector
         self.parameters = _rows(like, size, layout.parameters)
         self.gradient = _rows(like, size, layout.parameters)
@@ -165,7 +97,7 @@ class _Group:
         self.others = {n: b.clone() for n, b in self.network.named_buffers()}
         self.forward: Callable[[Tensors, torch.Tensor], tuple[torch.Tensor, ...]] = vmap(self._forward)
         if is_plain(model.module):
-            self.forward = PlainLayers(model, bool(self.of_samples), self._noise)
+            self.forward = PlainLayers(model, bool(self.of_samples), self._noise, fixed=True)
         self.generators: list[torch.Generator | None] = [None] * size
         self.drawing: list[tuple[torch.Generator | None, slice]] = []
         self.drew = False
@@ -178,9 +110,14 @@ class _Group:
         rows = [self._row(row, waiting, trained) for row in range(self.size)]
         while any(coming := [next(row, None) for row in rows]):
             spare = next(batch for batch in coming if batch)
-            used = max(self.least, *(row + 1 for row, batch in enumerate(coming) if batch))
-            self._step(slice(0, used), [batch or spare for batch in coming[:used]], self.local.batch_size)
+            needed = max(row + 1 for row, batch in enumerate(coming) if batch)
+            used = -(-needed // (block := self._block(spare[0]))) * block
+            self._step(slice(used), [batch or spare for batch in coming[:used]], self.local.batch_size)
         return [trained[at] for at in range(len(self.trainees))]
+
+    def _block(self, inputs: torch.Tensor) -> int:
+        """Return of how many rows there is always a multiple."""
+        return block_size(self.model.module, inputs.shape) if is_plain(self.model.module) else self.size
 
     def _row(
         self, row: int, waiting: Iterator[tuple[int, Trainee]], trained: dict[int, torch.Tensor]
@@ -284,13 +221,9 @@ def _tensors(model: FlatModel) -> Iterator[tuple[str, slice, tuple[int, ...]]]:
     return zip(layout.names, layout.slices, layout.shapes, strict=True)
 
 
-def _rows_of_a_pass(module: nn.Module) -> tuple[int, int]:
-    """Return the least and the most rows."""
-    if all(type(m) in _DENSE for m in module.modules()):
-        return 1, DENSE_GROUP
-    # Batch norm takes the channels of all rows as one, so many at a time, and what is left over otherwise.
-    uneven = any(isinstance(m, nn.BatchNorm2d) and m.num_features % ALIGNED for m in module.modules())
-    return (2 if is_plain(module) and not uneven else GROUP), GROUP
+def most_rows(module: nn.Module) -> int:
+    """Return how many clients go through a network together, at most."""
+    return DENSE_GROUP if all(type(m) in DENSE for m in module.modules()) else GROUP
 
 
 def _filled(samples: torch.Tensor, size: int) -> torch.Tensor:

@@ -1,0 +1,128 @@
+"""Which trainer a run takes: what can be trained together at all, and what is faster so.
+
+Both are settled before the first round, by the network, the batches, the kind of device and the CPU's capability. A
+clock, or how many clients a worker happens to have, would give the same run other bits on another day.
+"""
+
+from collections.abc import Collection
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from rayfl.config import LocalConfig
+from rayfl.data import Dataset
+from rayfl.errors import InputError
+from rayfl.models import FlatModel
+from rayfl.training import loop
+from rayfl.training.batches import batch_sizes
+from rayfl.training.layers import is_plain
+from rayfl.training.terms import ParameterContrast, Partner, RepresentationContrast
+from rayfl.training.trainee import Trainee
+from rayfl.training.vectorised import DENSE, GROUP, Group, train_together
+
+
+def cpu_capability() -> str:
+    """Return the instructions that torch computes with on this machine's CPU, such as AVX2 or AVX512."""
+    return torch.backends.cpu.get_cpu_capability()
+
+
+def faster_together(model: FlatModel, batch_size: int, device: str, capability: str) -> bool:
+    """Tell whether training together is faster than the loop; see the module on what this may depend."""
+    kinds = {type(m) for m in model.module.modules()}
+    if device.startswith("cuda"):
+        # Not measured: below this size a step is a matter of starting kernels, and we start one where the loop starts
+        # several. Torch's own LSTM is one kernel, ours hundreds.
+        return model.layout.parameters <= 1_000_000 and not any(issubclass(kind, nn.RNNBase) for kind in kinds)
+    if kinds <= DENSE:
+        return model.layout.parameters <= 50_000 and batch_size <= 128
+    return is_plain(model.module) and model.layout.parameters <= 100_000
+
+
+def try_together(model: FlatModel, dataset: Dataset, n_train: np.ndarray, local: LocalConfig) -> str | None:
+    """Say why the clients of a run cannot be trained together on the model's device; None if they can.
+
+    Every size of batch that clients with `n_train` samples will see is tried.
+    """
+    inputs, _ = dataset.batch(np.arange(local.batch_size) % len(dataset))
+    shorter = batch_sizes(n_train, local) - {local.batch_size}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as actors compute
+    try:
+        return vectorisable(model, inputs.to(model.vector.device), shorter)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def vectorisable(model: FlatModel, inputs: torch.Tensor, shorter: Collection[int] = ()) -> str | None:
+    """Say why this network cannot be trained together as the loop would train it; None if it can.
+
+    A step is tried on the device that `inputs` are on: with them, a full batch, and with the first of them as `shorter`
+    batches. So whatever the network does shows here and not in the results: `vmap` may not follow it, or it may draw
+    random numbers of its own. It also shows if a library treats a client by its place in a group.
+    """
+    if any(model.layout.channels_last):
+        return "its weights lie with the channels last, which only the loop can follow"
+    for name, module in model.module.named_modules():
+        if isinstance(module, _BatchNorm) and module.momentum is None:
+            return f"{name} (momentum=None) averages over a count of batches that is no part of the model"
+    before = model.copy()
+    # Numbers without a pattern, for which no two orders of summing agree by luck; and the same for any seed of a run.
+    generator = torch.Generator().manual_seed(0)
+    start = _varied(model.vector, generator)
+    inputs = _varied(inputs, generator) if inputs.is_floating_point() else inputs
+    labels = torch.zeros(len(inputs), dtype=torch.long, device=inputs.device)
+    trainee = Trainee(start, [(inputs, labels)], seed=0)
+    # A step so long that the weights after it have the gradient's last bits.
+    local, lr = LocalConfig(steps=1, batch_size=len(inputs)), 1024.0
+    try:
+        group = Group(model, [trainee] * (GROUP - 1), local, lr)
+        together, *others = group.train()
+        same = _all_equal([together, *others, *train_together(model, [trainee], local, lr)])
+        for variant in _variants(model, trainee, generator, shorter):
+            try:
+                few, alone = (train_together(model, [variant] * count, local, lr) for count in (GROUP // 2 + 1, 1))
+            except InputError:
+                continue  # it has no features before its head, as the loop would say too if anyone asked for them
+            same = same and _all_equal(few + alone)
+    except Exception as error:
+        return f"vmap cannot follow it: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    if not same:
+        return "it does not give the same bits in all places and companies, or draws random numbers of its own"
+    if group.drew and inputs.device.type != "cpu":
+        return None  # a GPU's dropout draws in one kernel, other numbers than ours
+    buffers = [(buffer, buffer.clone()) for buffer in model.module.buffers()]  # counters too
+    with torch.random.fork_rng([inputs.device] if inputs.device.type == "cuda" else []):
+        by_the_loop = loop.train_alone(model, trainee, local, lr).clone()
+    for buffer, value in buffers:
+        buffer.copy_(value)
+    model.load(before)
+    for part in (model.layout.part("all"), model.layout.buffers):
+        close = (together - by_the_loop)[part].norm() <= 1e-3 * (by_the_loop - start)[part].norm()
+        if not close:
+            return "a step together is not that of the loop; it may draw random numbers in a way of its own"
+    return None
+
+
+def _variants(
+    model: FlatModel, trainee: Trainee, generator: torch.Generator, shorter: Collection[int]
+) -> list[Trainee]:
+    """Return what may be asked of a trainee besides: a partner, contrasts, batches that are not full."""
+    others = torch.stack([_varied(trainee.start, generator) for _ in range(2)])
+    (inputs, labels), *_ = trainee.batches
+    return [
+        replace(trainee, partner=Partner(others[0])),
+        replace(trainee, contrasts=[ParameterContrast(others, 1, 1.0, 1.0, model.layout.head)]),
+        replace(trainee, contrasts=[RepresentationContrast(others, 0, 1.0, 1.0)]),
+        *(replace(trainee, batches=[(inputs[:size], labels[:size])]) for size in sorted(shorter)),
+    ]
+
+
+def _varied(numbers: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return numbers * (1 + 0.5 * torch.rand(numbers.shape, generator=generator)).to(numbers)
+
+
+def _all_equal(vectors: list[torch.Tensor]) -> bool:
+    return all(torch.equal(vector, vectors[0]) for vector in vectors)
