@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import rayfl.federation.worker as worker
 from rayfl.checkpoints import Checkpoints
 from rayfl.config import load_config
 from rayfl.errors import InputError
@@ -17,6 +18,7 @@ from rayfl.methods import METHODS, method_options
 from rayfl.preparation import Prepared, prepare
 from rayfl.results import Storage
 from rayfl.server import RoundRecord, Server
+from rayfl.training.vectorised import train_together
 
 # Small enough for seconds, with every phase of every method inside eight rounds.
 SMALL = ["data.limit=480", "partition.clients=12", "local.steps=2", "local.lr=0.1", "federation=serial", "rounds=8"]
@@ -515,10 +517,14 @@ def test_fedtsdp_clusters_and_shares_fewer_layers_only_where_clients_differ() ->
 
 
 @pytest.mark.parametrize("case", ["fedavg", "fedac", "ifca + cam", "wecfl + con_cks + finetune"])
-def test_training_together_gives_the_same_bits_on_any_number_of_workers_and_nearly_the_loops(case: str) -> None:
+def test_training_together_gives_the_same_bits_on_any_number_of_workers_and_nearly_the_loops(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever is trained beside a client leaves no trace in its model."""
-    last = {}
+    last, calls = {}, []
+    monkeypatch.setattr(worker, "train_together", lambda *a: calls.append(len(a[1])) or train_together(*a))
     for training in ("vectorised", "loop"):
+        calls.clear()
         p = prepared(case, f"training={training}", "participation.fraction=0.6", "rounds=6")
         alone, spread = serial(p), Workers(p, 3)
         try:
@@ -530,5 +536,22 @@ def test_training_together_gives_the_same_bits_on_any_number_of_workers_and_near
             for key in left:
                 np.testing.assert_array_equal(left[key], right[key], err_msg=f"{key} in round {one.number}")
         last[training] = expected[-1].clients["loss"]
-    assert not np.array_equal(last["vectorised"], last["loop"])  # else it was not tried
+        assert len(set(calls)) > 1 if training == "vectorised" else not calls  # groups of several sizes
     np.testing.assert_allclose(last["vectorised"], last["loop"], rtol=1e-2)
+
+
+def test_tiny_networks_and_batches_of_one_sample_give_the_same_bits_on_any_number_of_workers() -> None:
+    """Sums of so few numbers depend on their order for some seeds and not for others; this one was found to fail."""
+    words = ["seed=5", "rounds=4", "local.steps=30", "method.name=local", "model.options.channels=1"]
+    words += ["local.batch_size=1", "partition.kind=iid", "partition.clients=6", "federation=serial"]
+    p = prepare(load_config(None, words))
+    assert p.config.training == "vectorised"
+    alone = serial(p)
+    try:
+        expected = run(p, alone)[1]
+        for workers in (2, 5):
+            found = run(p, Workers(p, workers))[1]
+            for one, other in zip(expected, found, strict=True):
+                np.testing.assert_array_equal(one.clients["loss"], other.clients["loss"])
+    finally:
+        alone.close()

@@ -3,13 +3,14 @@
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from rayfl.config import LocalConfig, ModelConfig
 from rayfl.models import ZOO, FlatModel, build_model
@@ -251,6 +252,43 @@ def test_the_bits_of_plain_networks_do_not_depend_on_the_number_of_rows(name: st
     for count in (1, 2, 3, 5, 8, DENSE_GROUP):
         for got, expected in zip(train_together(model, everyone[:count], local, LR), all_of_them, strict=False):
             assert torch.equal(got, expected)
+
+
+class Shapes(TorchDispatchMode):
+    """Notes with which shapes the libraries are called whose order of summing may depend on them."""
+
+    KERNELS: ClassVar = ("convolution", "convolution_backward", "bmm", "baddbmm", "native_batch_norm", "addmm", "mm")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[tuple] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        name = func.overloadpacket.__name__
+        if name.removesuffix("_backward") in self.KERNELS or name in self.KERNELS:
+            layout = [(tuple(a.shape), a.stride()) for a in args if isinstance(a, torch.Tensor)]
+            self.seen.add((name, *layout))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("terms", ["pulls", "partner", "both contrasts"])
+@pytest.mark.parametrize("name", [*ZOO, *NETWORKS])
+def test_no_kernel_is_called_with_shapes_that_depend_on_the_company(name: str, terms: str) -> None:
+    """So a client's bits do not depend on it either, on whatever CPU: this is what the promise rests on."""
+    model, shape = (of_the_zoo(name), shape_for(name)) if name in ZOO else (network(name), (1, 8, 8))
+    local = LocalConfig(steps=2, batch_size=6, momentum=0.9)
+    sizes = [[6, 4], [6, 6], [3, 3]]
+    everyone = [
+        replace(trainee, **terms_of(terms, model, 0))
+        for trainee in trainees(model, shape, [sizes[at % 3] for at in range(2 * GROUP + 1)])
+    ]
+    seen = []
+    for count in (3, 4, 7, 2 * GROUP + 1):
+        with Shapes() as shapes:
+            train_together(model, everyone[:count], local, LR)
+        seen.append(shapes.seen)
+    assert seen[0]
+    assert all(shapes == seen[0] for shapes in seen)
 
 
 @pytest.mark.parametrize("kind", ALL)

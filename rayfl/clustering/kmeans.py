@@ -124,4 +124,4 @@ def _drawn(
         best = int((masses @ distances).argmin())
         more.append(points[drawn[best]].astype(np.float64))
         closest = distances[:, best]
-    return np.array(more).reshape(-1, points.shape[1])
+    return np.array(more, np.float64).reshape(len(more), points.shape[1])

@@ -130,8 +130,8 @@ class _Flow:
 
     def rows(self) -> torch.Tensor:
         if isinstance(self._numbers, list):
-            each = [maps.unflatten(1, (self.block, -1)).transpose(0, 1) for maps in self._numbers]
-            self._numbers = each[0] if len(each) == 1 else torch.cat(each)
+            # By `cat` for a single block too, so that gradients lie alike in memory for any number of them.
+            self._numbers = torch.cat([maps.unflatten(1, (self.block, -1)).transpose(0, 1) for maps in self._numbers])
         return self._numbers
 
     def maps(self) -> list[torch.Tensor]:

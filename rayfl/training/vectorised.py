@@ -140,7 +140,7 @@ class Group:
                 self.buffers[name][row] = trainee.start[where].view(shape)
         if self.velocity is not None:
             self.velocity[row] = 0
-        self.generators[row] = torch.Generator(self.parameters.device).manual_seed(trainee.seed)
+        self.generators[row] = _generator(self.parameters.device, trainee.seed)
         if self.partners is not None and trainee.partner is not None:
             self.partners[row] = trainee.partner.vector
         for stacked, term in zip(self.terms, _terms(trainee), strict=True):
@@ -214,6 +214,10 @@ class Group:
             if generator is not None:
                 row[samples].bernoulli_(1 - rate, generator=generator)
         return noise.div_(1 - rate)
+
+
+def _generator(device: torch.device, seed: int) -> torch.Generator:
+    return torch.Generator(device).manual_seed(seed)
 
 
 def _tensors(model: FlatModel) -> Iterator[tuple[str, slice, tuple[int, ...]]]:
