@@ -1,4 +1,4 @@
-"""Devices that are not the CPU: every transfer is rehearsed on one without memory, and GPU actors ask for determinism."""
+"""Devices that are not the CPU: transfers are rehearsed on one without memory, GPU actors ask for determinism."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
