@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -77,6 +78,7 @@ class Report:
             "measured": datetime.now(UTC).isoformat(timespec="seconds"),
             "cpus": os.cpu_count(),
             "machine": platform.machine(),
+            "cpu_capability": torch.backends.cpu.get_cpu_capability(),
             "python": platform.python_version(),
             **{name: installed(name) for name in PACKAGES},
             "others": ", ".join(f"{name} {number}" for name, number in self.versions.items()) or None,

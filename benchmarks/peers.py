@@ -53,6 +53,7 @@ class Answer:
 def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("--turns", type=int, help="how often each side runs (3)")
+    parser.add_argument("--only", nargs="+", default=[""], help="run only peers with one of these in their name")
     arguments = parser.parse_args()
     quick = arguments.quick
     report = Report("peers", quick)
@@ -62,6 +63,8 @@ def main() -> None:
         write_work(folder, quick)
         sides: dict[str, Callable[[], Answer]] = {"rayfl": partial(run_rayfl, folder, rounds)}
         for peer, (package, requirement, run) in PEERS.items():
+            if not any(wanted in peer for wanted in arguments.only):
+                continue
             try:
                 python = environment(package, requirement)
             except Unavailable as reason:

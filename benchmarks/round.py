@@ -150,7 +150,7 @@ def job_of(prepared: Prepared) -> Job:
         test=partition.test,
         test_offsets=partition.test_offsets,
         cohort=config.cohort_size(partition.clients),
-        steps=STEPS,
+        steps=config.local.steps or STEPS,
         batch=BATCH,
         lr=config.local.lr,
         seed=config.seed,

@@ -34,6 +34,7 @@ class Work:
     cohort: int = 100
     samples: int = 60_000
     lr: float = 0.05
+    steps: int = STEPS
 
 
 WORKS = [
@@ -41,6 +42,8 @@ WORKS = [
     Work("Fashion-MNIST CNN", "thesis_fashion_mnist", "fashion_mnist"),
     # FedAC's own setting: a quarter of the clients in each round.
     Work("FedAC's convnet", "fedac_cnn", "cifar10", cohort=25),
+    # A step takes a second: few clients, few steps, few images.
+    Work("resnet9", "resnet9", "cifar10", clients=4, cohort=4, samples=1_200, steps=2),
     Work("tiny CNN, 8 x 8", "digits_cnn", "tiny"),
 ]
 
@@ -56,7 +59,7 @@ def configured(
             "partition": {"clients": work.clients, **partition},
             "model": {"name": work.model},
             "method": dict(method),
-            "local": {"steps": STEPS, "batch_size": BATCH, "lr": work.lr},
+            "local": {"steps": work.steps, "batch_size": BATCH, "lr": work.lr},
             "participation": {"count": work.cohort},
             "ray": {"actors": PROCESSES},
             **more,
