@@ -170,7 +170,8 @@ def _side_by_side(rows: torch.Tensor, extra: int = 0) -> torch.Tensor:
         last = F.pad(rows.permute(1, 3, 4, 0, 2), (0, extra)).reshape(-1)
     else:
         # The same, four times faster: an operation for each channel goes through a whole image at once.
-        places = rows.new_zeros(samples, height, width, models, channels + extra)
+        make = rows.new_zeros if extra else rows.new_empty
+        places = make(samples, height, width, models, channels + extra)
         for model in range(models):
             for channel in range(channels):
                 places[..., model, channel] = rows[model, :, channel]
