@@ -100,107 +100,133 @@ class PlainLayers:
     def _run(self, layer: nn.Module, own: dict[str, torch.Tensor], flow: "_Flow") -> None:
         """Let what flows through the layer, `own` its weights by the layer's names for them."""
         if isinstance(layer, nn.Linear):
-            flow.set(_product(flow.rows(), own["weight"], own.get("bias"), flow.block))
+            flow.set_rows(_product(flow.rows(), own["weight"], own.get("bias"), flow.block))
         elif isinstance(layer, nn.Conv2d):
-            flow.set(_convolved(layer, own, flow))
+            _convolve(layer, own, flow)
         elif isinstance(layer, nn.BatchNorm2d):
-            flow.set(_normed(layer, own, flow))
+            _normalise(layer, own, flow)
         elif isinstance(layer, nn.MaxPool2d | nn.AvgPool2d):
-            flow.set([layer(maps) for maps in flow.maps()])
+            flow.pool(layer)
         elif isinstance(layer, nn.Flatten):
-            flow.set(flow.rows().flatten(2))
+            flow.set_rows(flow.rows().flatten(2))
         elif isinstance(layer, nn.Dropout):
             if layer.training and layer.p > 0:
                 assert self._noise is not None
                 rows = flow.rows()
-                flow.set(rows * self._noise(rows.shape, layer.p) if layer.p < 1 else rows * 0)
+                flow.set_rows(rows * self._noise(rows.shape, layer.p) if layer.p < 1 else rows * 0)
         else:
             flow.apply(layer)
 
 
 class _Flow:
-    """What goes from layer to layer: rows (models, samples, ...), or for each block of models the maps.
+    """What goes from layer to layer: rows (models, samples, ...), or a list of maps, each of a few models.
 
-    A block's maps are (samples, models x channels, height, width) with the channels last in memory.
+    Maps are (samples, models x channels, height, width) with the channels last in memory; a model's channels may be
+    followed by some of zeros, which make it a whole number of vector registers.
     """
 
     def __init__(self, rows: torch.Tensor, block: int) -> None:
         self.block = block
         self._numbers: torch.Tensor | list[torch.Tensor] = rows
+        self._together, self._zeros = block, 0
 
     def rows(self) -> torch.Tensor:
         if isinstance(self._numbers, list):
+            each = [maps.unflatten(1, (self._together, -1)).transpose(0, 1) for maps in self._numbers]
+            each = [rows[:, :, : -self._zeros] for rows in each] if self._zeros else each
             # By `cat` for a single block too, so that gradients lie alike in memory for any number of them.
-            self._numbers = torch.cat([maps.unflatten(1, (self.block, -1)).transpose(0, 1) for maps in self._numbers])
+            self._numbers = torch.cat(each)
         return self._numbers
 
-    def maps(self) -> list[torch.Tensor]:
+    def maps_of(self, together: int, with_zeros: bool = False) -> tuple[list[torch.Tensor], int]:
+        """Return maps of so many models each, and how many channels of zeros they have per model, if they may."""
+        if isinstance(self._numbers, list) and self._zeros and not with_zeros:
+            self.set_rows(self.rows())
         if isinstance(self._numbers, torch.Tensor):
-            self._numbers = [_side_by_side(rows) for rows in self._numbers.split(self.block)]
-        return self._numbers
+            return [_side_by_side(rows) for rows in self._numbers.split(together)], 0
+        maps = self._numbers
+        if self._together < together:
+            size = together // self._together
+            maps = [torch.cat(maps[at : at + size], dim=1) for at in range(0, len(maps), size)]
+        elif self._together > together:
+            parts = [part for whole in maps for part in whole.movedim(1, -1).chunk(self._together // together, -1)]
+            maps = [part.contiguous().movedim(-1, 1) for part in parts]
+        return maps, self._zeros
 
-    def maps_for(self, groups: int, extra: int) -> tuple[list[torch.Tensor], int, int]:
-        """Return maps for a convolution, in how many groups, and how many channels of zeros each group has more.
+    def shared_inputs(self) -> torch.Tensor | None:
+        """Return what all models see as maps of one, if they see the same."""
+        rows = self._numbers
+        if isinstance(rows, torch.Tensor) and len(rows) == self.block and rows.stride(0) == 0:
+            return _side_by_side(rows[:1])
+        return None
 
-        Where all models see the same, that goes in once and as it is.
-        """
-        if isinstance(self._numbers, list) or groups > 1:
-            return self.maps(), groups * self.block, 0
-        if self.block == len(self._numbers) and self._numbers.stride(0) == 0:
-            return [_side_by_side(self._numbers[:1])], 1, 0
-        return [_side_by_side(rows, extra) for rows in self._numbers.split(self.block)], self.block, extra
+    def set_rows(self, rows: torch.Tensor) -> None:
+        self._numbers = rows
 
-    def set(self, numbers: torch.Tensor | list[torch.Tensor]) -> None:
-        self._numbers = numbers
+    def set_maps(self, maps: list[torch.Tensor], together: int, zeros: int = 0) -> None:
+        self._numbers, self._together, self._zeros = maps, together, zeros
+
+    def pool(self, layer: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Pool maps of as many models as it happens to be."""
+        if isinstance(self._numbers, torch.Tensor):
+            self.set_maps(self.maps_of(self.block)[0], self.block)
+        self.apply(layer)
 
     def apply(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Let a function of single numbers work on them as they lie."""
+        """Let a function that keeps zeros work on all numbers as they lie."""
         numbers = self._numbers
         self._numbers = [function(maps) for maps in numbers] if isinstance(numbers, list) else function(numbers)
 
 
-def _side_by_side(rows: torch.Tensor, extra: int = 0) -> torch.Tensor:
-    """Return rows as the maps of one block, with `extra` channels of zeros after each model's.
+def _side_by_side(rows: torch.Tensor) -> torch.Tensor:
+    """Return rows as maps.
 
     Not by `contiguous`: of a single channel or sample it may say that all is as it should be, while the layers after it
     take it for maps of the other kind.
     """
     models, samples, channels, height, width = rows.shape
     if rows.requires_grad or channels >= 8:
-        last = F.pad(rows.permute(1, 3, 4, 0, 2), (0, extra)).reshape(-1)
+        last = rows.permute(1, 3, 4, 0, 2).reshape(-1)
     else:
         # The same, four times faster: an operation for each channel goes through a whole image at once.
-        make = rows.new_zeros if extra else rows.new_empty
-        places = make(samples, height, width, models, channels + extra)
+        last = rows.new_empty(samples, height, width, models, channels)
         for model in range(models):
             for channel in range(channels):
-                places[..., model, channel] = rows[model, :, channel]
-        last = places
-    return last.view(samples, height, width, models * (channels + extra)).movedim(-1, 1)
+                last[..., model, channel] = rows[model, :, channel]
+    return last.view(samples, height, width, models * channels).movedim(-1, 1)
 
 
-def _convolved(layer: nn.Conv2d, own: dict[str, torch.Tensor], flow: _Flow) -> list[torch.Tensor]:
-    extra = int(layer.in_channels == 3 and own["weight"].device.type == "cpu" and _three_channels_are_slow())
-    blocks, groups, added = flow.maps_for(layer.groups, extra)
-    weights = [weight.flatten(0, 1) for weight in own["weight"].split(flow.block)]
-    weights = [F.pad(weight, (0, 0, 0, 0, 0, added)) for weight in weights] if added else weights
-    biases = [bias.flatten() for bias in own["bias"].split(flow.block)] if "bias" in own else [None] * len(blocks)
-    return [
-        F.conv2d(maps, weight, bias, layer.stride, layer.padding, layer.dilation, groups)
-        for maps, weight, bias in zip(blocks, weights, biases, strict=True)
-    ]
+def _convolve(layer: nn.Conv2d, own: dict[str, torch.Tensor], flow: _Flow) -> None:
+    """Convolve as one convolution in groups; on AVX2 as suits its kernels.
 
-
-def _three_channels_are_slow() -> bool:
-    """Tell whether a convolution in groups of three input channels, as of colour images, is faster with a fourth.
-
-    Milliseconds per model, forwards and backwards, 32 images of 32 x 32 pixels, 5 x 5 to 6 channels, in groups of 3 / 4
-    input channels: AVX2 5.7 / 2.7, AVX-512 1.8 / 2.1. No other number of channels is so slow.
+    Milliseconds per model there, forwards and backwards, 32 images of 32 x 32 pixels, 5 x 5 to 6 channels. In groups of
+    3 input channels 3.9, since the gradient of the weights then has no kernel of its own; one model at a time 2.2, and
+    1.5 to 8 channels, of which two are zeros. The next one, from 6 or 8 to 16 channels in groups: 1.8, 1.5.
     """
-    return torch.backends.cpu.get_cpu_capability() != "AVX512"
+    weight, bias = own["weight"], own.get("bias")
+
+    def convolve(maps: torch.Tensor, filters: torch.Tensor, shift: torch.Tensor | None, groups: int) -> torch.Tensor:
+        return F.conv2d(maps, filters, shift, layer.stride, layer.padding, layer.dilation, groups)
+
+    shared = flow.shared_inputs() if layer.groups == 1 else None
+    if shared is not None:
+        shift = None if bias is None else bias.flatten()
+        flow.set_maps([convolve(shared, weight.flatten(0, 1), shift, 1)], flow.block)
+        return
+    avx2 = layer.groups == 1 and weight.device.type == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX2"
+    together = 1 if avx2 and layer.in_channels == 3 else flow.block
+    maps, zeros_in = flow.maps_of(together, with_zeros=layer.groups == 1)
+    zeros_out = -layer.out_channels % 8 if avx2 and layer.out_channels % 8 >= 5 else 0
+    if zeros_in or zeros_out:
+        weight = F.pad(weight, (0, 0, 0, 0, 0, zeros_in, 0, zeros_out))
+        bias = None if bias is None else F.pad(bias, (0, zeros_out))
+    weights = [rows.flatten(0, 1) for rows in weight.split(together)]
+    biases = [None] * len(maps) if bias is None else [rows.flatten() for rows in bias.split(together)]
+    each = zip(maps, weights, biases, strict=True)
+    flow.set_maps([convolve(*one, layer.groups * together) for one in each], together, zeros_out)
 
 
-def _normed(layer: nn.BatchNorm2d, own: dict[str, torch.Tensor], flow: _Flow) -> list[torch.Tensor]:
+def _normalise(layer: nn.BatchNorm2d, own: dict[str, torch.Tensor], flow: _Flow) -> None:
     """Batch norm of a block's channels, if those of each model lie alike in vector registers; else of each model's."""
     together = flow.block if layer.num_features % ALIGNED == 0 else 1
     by_model = {name: iter(tensor.split(together)) for name, tensor in own.items()}
@@ -213,14 +239,7 @@ def _normed(layer: nn.BatchNorm2d, own: dict[str, torch.Tensor], flow: _Flow) ->
         training, momentum = layer.training or mean is None, layer.momentum or 0.0
         return F.batch_norm(maps, mean, variance, flat.get("weight"), flat.get("bias"), training, momentum, layer.eps)
 
-    if together == flow.block:
-        return [norm(maps) for maps in flow.maps()]
-    normed = []
-    for maps in flow.maps():
-        models = maps.movedim(1, -1).unflatten(-1, (flow.block, -1)).unbind(-2)
-        each = [norm(model.contiguous().movedim(-1, 1)).movedim(1, -1) for model in models]
-        normed.append(torch.stack(each, dim=-2).flatten(-2).movedim(-1, 1))
-    return normed
+    flow.set_maps([norm(maps) for maps in flow.maps_of(together)[0]], together)
 
 
 def _product(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, block: int) -> torch.Tensor:
