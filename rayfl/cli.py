@@ -15,7 +15,7 @@ from rich.table import Table
 
 from rayfl.config import Config, load_config
 from rayfl.errors import InputError, RayflError
-from rayfl.stopping import Stopped
+from rayfl.stopping import Stopped, stopping
 
 app = typer.Typer(
     add_completion=False,
@@ -47,10 +47,10 @@ def main() -> None:
 @app.command()
 def run(arguments: Arguments = None) -> None:
     """Run a simulation. Without a config: FedAC on scikit-learn's digits, in under a minute."""
-    from rayfl.screen import Screen
-    from rayfl.simulation import simulate
-
     with _told_when_stopped():
+        from rayfl.screen import Screen
+        from rayfl.simulation import simulate
+
         simulate(_config(arguments), Screen())
 
 
@@ -60,18 +60,22 @@ def resume(
     overrides: Annotated[list[str] | None, typer.Argument(metavar="[key=value ...]", show_default=False)] = None,
 ) -> None:
     """Go on with a run that was stopped or killed, to the same numbers; rounds=N gives it more rounds."""
-    from rayfl.screen import Screen
-    from rayfl.simulation import resume as go_on
-
     with _told_when_stopped():
+        from rayfl.screen import Screen
+        from rayfl.simulation import resume as go_on
+
         go_on(path, overrides or [], Screen())
 
 
 @contextmanager
 def _told_when_stopped() -> Iterator[None]:
-    """Say how to go on with a run that a signal stopped; here, since typer takes any KeyboardInterrupt for itself."""
+    """Say how to go on with a run that a signal stopped; here, since typer takes any KeyboardInterrupt for itself.
+
+    Imports belong inside: they take seconds, and a signal may come then too.
+    """
     try:
-        yield
+        with stopping():
+            yield
     except Stopped as stopped:
         print(stopped, file=sys.stderr)
         sys.exit(stopped.exit_code)

@@ -18,6 +18,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from rayfl.config import RayConfig
 from rayfl.errors import InputError
+from rayfl.stopping import STARTING, Stopped
 
 _SLACK = 1e-9  # 3 * (1 / 3) must count as a whole GPU
 
@@ -31,6 +32,7 @@ def connected(config: RayConfig) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
+    in_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGTERM)
     address = config.address or os.environ.get("RAY_ADDRESS") or "local"
     try:
@@ -41,16 +43,20 @@ def connected(config: RayConfig) -> Iterator[None]:
             logging_level=logging.ERROR,
             include_dashboard=False if address == "local" else None,
         )
+    except SystemExit as left:
+        if left.code == signal.SIGTERM:  # Ray has put its own handler in place of the one before
+            raise Stopped(signal.SIGTERM, STARTING) from None
+        raise
     except (OSError, ValueError, RuntimeError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(
             f"ray.address={address}: no Ray cluster answers there ({reason}); start one with 'ray start --head',"
             " or leave ray.address and RAY_ADDRESS empty for a local one"
         ) from None
-    in_main = threading.current_thread() is threading.main_thread()
     if in_main:
         # Ray's own handler exits with 15; a shell expects 128 more of a process that SIGTERM ended.
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+        default = before in (None, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, (lambda *_: sys.exit(128 + signal.SIGTERM)) if default else before)
     try:
         yield
     finally:
