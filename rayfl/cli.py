@@ -28,8 +28,6 @@ Arguments = Annotated[list[str] | None, typer.Argument(metavar="[CONFIG.yaml] [k
 
 def main() -> None:
     """Run a command; exit with 2 for bad input, 1 for a run that failed, 130 or 143 for SIGINT or SIGTERM."""
-    # `method.name: my_file:MyMethod` finds files of the folder one is in, as `python my_script.py` would.
-    sys.path.insert(0, str(Path.cwd()))
     try:
         app()
     except InputError as error:

@@ -102,12 +102,14 @@ def _made(tree: Any, arrays: dict[str, np.ndarray], kind: Any) -> Any:
         hints = typing.get_type_hints(cls)
         return cls(**{f: _unpack(v, arrays, hints.get(f, Any)) for f, v in inner.items()})
     if form == "dict":
-        of = _inner_kind(kind, dict, -1)
+        _, of = _inner_kinds(kind, dict, 2)
         return {k: _unpack(v, arrays, of) for k, v in inner}
-    if form in ("list", "tuple"):
-        of = _inner_kind(kind, list if form == "list" else tuple, 0)
-        values = [_unpack(v, arrays, of) for v in inner]
-        return values if form == "list" else tuple(values)
+    if form == "list":
+        (of,) = _inner_kinds(kind, list, 1)
+        return [_unpack(v, arrays, of) for v in inner]
+    if form == "tuple":
+        kinds = _inner_kinds(kind, tuple, len(inner))
+        return tuple(_unpack(v, arrays, of) for v, of in zip(inner, kinds, strict=True))
     raise ValueError(f"unknown form {form!r}")
 
 
@@ -143,9 +145,12 @@ def _dataclass_in(kind: Any) -> Any:
     raise TypeError(f"a dataclass was saved where {kind} is expected")
 
 
-def _inner_kind(kind: Any, container: type, at: int) -> Any:
-    """Return what a list[X], tuple[X, ...] or dict[K, X] holds, as far as the annotation says."""
+def _inner_kinds(kind: Any, container: type, count: int) -> tuple[Any, ...]:
+    """Return the `count` kinds inside a list[X], dict[K, X], tuple[X, Y] or tuple[X, ...], as far as it says."""
     for choice in _choices(kind):
-        if typing.get_origin(choice) is container and typing.get_args(choice):
-            return typing.get_args(choice)[at]
-    return Any
+        kinds = typing.get_args(choice) if typing.get_origin(choice) is container else ()
+        if kinds[1:] == (...,):
+            kinds = kinds[:1] * count
+        if len(kinds) == count:
+            return kinds
+    return (Any,) * count

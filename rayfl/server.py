@@ -11,10 +11,11 @@ import numpy as np
 
 from rayfl.analysis.truth import adjusted_rand, misclustering, normalised_mutual_information
 from rayfl.config import Config
-from rayfl.errors import InputError, LostError
+from rayfl.errors import InputError, LostError, MethodError
 from rayfl.federation.client_state import ClientState
 from rayfl.federation.interface import Federation, FederationState, Mixture, Models
 from rayfl.methods import create_method
+from rayfl.own_code import told_as
 from rayfl.packing import Packed, foreign, pack, refuse_other_shapes, unpack
 from rayfl.randomness import Purpose, generator
 from rayfl.training.passes import Scores
@@ -50,11 +51,16 @@ class Server:
 
     def __init__(self, config: Config, fed: Federation, truth: np.ndarray | None) -> None:
         self.config, self.fed, self.truth = config, fed, truth
-        self.method = create_method(config, fed)
+        with told_as(MethodError, f"method.name={config.method.name} cannot start"):
+            self.method = create_method(config, fed)
         self.snapshot()  # a state that cannot be saved is told now, not hours later
 
     def run_round(self, number: int) -> RoundRecord:
         """Run round `number`, counted from 1, and return what the tables get."""
+        with told_as(MethodError, f"method.name={self.config.method.name} failed in round {number}"):
+            return self._run_round(number)
+
+    def _run_round(self, number: int) -> RoundRecord:
         begin = time.perf_counter()
         self.fed.begin_round(number)
         cohort = self._cohort(number)

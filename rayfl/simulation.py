@@ -4,6 +4,8 @@ A run can be left at any moment, by choice or by kill -9, and resumed: its rows 
 """
 
 import shlex
+import signal
+import traceback
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +16,7 @@ from typing import Protocol
 
 from rayfl.checkpoints import Checkpoints, Saves, as_config, refuse_changes
 from rayfl.config import Config, load_config
-from rayfl.errors import ClientError, InputError, LostError, NobodyLeftError, RayflError
+from rayfl.errors import ClientError, InputError, LostError, MethodError, NobodyLeftError, RayflError
 from rayfl.federation.allocator import return_freed_memory
 from rayfl.preparation import Prepared, prepare, resolve
 from rayfl.results import Run, RunWriter, Storage, check_tables, load, load_begun, run_name, written_config
@@ -39,7 +41,7 @@ class RunsRounds(Saves, Protocol):
 
 def simulate(config: Config, screen: Screen | None = None) -> Run:
     """Run `config` to its end; bad input is told before anything is written."""
-    with stopping() as stop:
+    with stopping() as stop, _exits_told():
         config = resolve(config)
         _check_output(config)
         return _carry_out(config, lambda: _new_folder(config), None, screen or Screen(), stop)
@@ -55,7 +57,7 @@ def resume(path: str | Path, overrides: Sequence[str] = (), screen: Screen | Non
     storage = Storage(path)
     storage.check()
     # The lock first: until then another process may go on with the run, and what was read would be out of date.
-    with stopping() as stop, storage.locked():
+    with stopping() as stop, _exits_told(), storage.locked():
         run = load_begun(path)
         config = load_config(run.config, overrides)
         refuse_changes(run.config, config)
@@ -74,6 +76,17 @@ def resume(path: str | Path, overrides: Sequence[str] = (), screen: Screen | Non
             return run
         screen.say(f"going on after round {begun} of {config.rounds}")
         return _carry_out(config, lambda: nullcontext(storage), checkpoints, screen, stop)
+
+
+@contextmanager
+def _exits_told() -> Iterator[None]:
+    """Take sys.exit() in code that the config names for the error that it is: the run has not succeeded."""
+    try:
+        yield
+    except SystemExit as left:
+        raise RayflError(
+            f"code that this run imports called sys.exit({left.code!r}):\n{traceback.format_exc()}"
+        ) from None
 
 
 def _carry_out(
@@ -98,7 +111,7 @@ def _carry_out(
                 screen.say(str(memory))
             with folder() as storage:
                 checkpoints = Checkpoints(storage, config, loading.result(), found=found)
-                with _how_to_go_on(storage, checkpoints):
+                with _how_to_go_on(storage, checkpoints, stop):
                     stop.between_rounds()
                     _run_rounds(config, server, checkpoints, storage, found is not None, screen, stop)
     run = load(storage.path)
@@ -107,14 +120,14 @@ def _carry_out(
 
 
 @contextmanager
-def _how_to_go_on(storage: Storage, checkpoints: Checkpoints) -> Iterator[None]:
+def _how_to_go_on(storage: Storage, checkpoints: Checkpoints, stop: Stop) -> Iterator[None]:
     """Let every end of a run that can be resumed say how."""
     try:
         yield
-    except Stopped as stopped:
-        raise Stopped(stopped.number, f"stopped; {_resumable(storage, checkpoints)}") from None
-    except ClientError as error:
-        raise ClientError(f"{error}\nonce that is mended, {_resumable(storage, checkpoints)}") from None
+    except KeyboardInterrupt:
+        raise Stopped(stop.asked or signal.SIGINT, f"stopped; {_resumable(storage, checkpoints)}") from None
+    except (ClientError, MethodError) as error:
+        raise type(error)(f"{error}\nonce that is mended, {_resumable(storage, checkpoints)}") from None
     except LostError as error:
         raise RayflError(f"{error}; {_resumable(storage, checkpoints)}") from None
     except OSError as error:
@@ -267,6 +280,8 @@ def _open_server(config: Config, prepared: Callable[[], Prepared], screen: Scree
         screen.warn(warning)
     screen.say("starting Ray and the client actors ...")
     with connected(config.ray), ray_server(config, prepared) as server:
+        for loss in server.lost_at_start:
+            screen.warn(loss)
         screen.say(server.describe())
         yield server
 

@@ -74,6 +74,11 @@ def stopping(grace: float = GRACE) -> Iterator[Stop]:
     signal.signal(signal.SIGALRM, too_late)
     try:
         yield stop
+    except KeyboardInterrupt as error:
+        if isinstance(error, Stopped):
+            raise
+        # Whatever a handler raises while Ray waits, Ray raises a KeyboardInterrupt of its own.
+        raise Stopped(stop.asked or signal.SIGINT, STARTING if stop.at_once else "") from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in before.items():

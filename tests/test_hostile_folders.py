@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Callable
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 from tables import assert_same
 
+import rayfl
 from rayfl import simulation
 from rayfl.config import load_config
 from rayfl.errors import InputError, RayflError
@@ -227,3 +230,60 @@ def test_tables_deleted_during_a_run_end_it_with_a_message(tmp_path: Path) -> No
         screen = Breaker(3, lambda: shutil.rmtree(tmp_path / "a" / "clients"))
         run(tmp_path, "name=a", "rounds=6", "output.checkpoint_every=1", screen=screen)
     assert not (tmp_path / "a" / "clients").exists()
+
+
+# -- code that lies in a folder ----------------------------------------------------------------------------------
+
+PLANTED = ["pandas", "torch", "torchvision", "scipy", "sklearn", "pyarrow", "yaml", "numpy", "pydantic", "ray", "rich"]
+PLANTED += ["typer", "threadpoolctl", "fsspec", "matplotlib", "sitecustomize", "setproctitle", "psutil", "random"]
+
+
+def plant(folder: Path) -> Path:
+    """Put modules into a folder that have names which rayfl or Ray import; return what they would write to."""
+    trace = folder / "trace"
+    for name in PLANTED:
+        (folder / f"{name}.py").write_text(
+            f"open({str(trace)!r}, 'a').write({name + chr(10)!r})\nraise SystemExit(9)\n"
+        )
+    return trace
+
+
+def typed(folder: Path, *words: str) -> subprocess.CompletedProcess:
+    """Type a command of rayfl in a folder. The script itself: `python -m` would put the folder on the path."""
+    script = Path(sys.executable).with_name("rayfl")
+    environment = {k: v for k, v in os.environ.items() if k not in ("RAY_ADDRESS", "PYTHONPATH")}
+    environment["PYTHONPATH"] = str(Path(rayfl.__file__).parents[1])
+    return subprocess.run(
+        [sys.executable, str(script), *words],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
+def test_no_code_is_imported_from_a_run_folder_that_one_is_in(folder: Path) -> None:
+    trace = plant(folder)
+    done = typed(folder, "resume", ".")
+    assert not trace.exists(), trace.read_text()
+    assert done.returncode == 0, done.stderr
+    assert len(load(folder).rounds) == 8
+
+
+@pytest.mark.slow
+def test_code_that_is_named_is_found_in_the_current_folder_and_on_actors_but_hides_no_package(tmp_path: Path) -> None:
+    trace = plant(tmp_path)
+    (tmp_path / "my_method.py").write_text("from rayfl.methods.fedavg import FedAvg\nclass Mine(FedAvg): pass\n")
+    (tmp_path / "my_net.py").write_text(
+        "from torch import nn\n"
+        "class Net(nn.Sequential):\n"
+        "    def __init__(self, classes):\n"
+        "        super().__init__(nn.Flatten(), nn.Linear(64, classes))\n"
+    )
+    named = ["method.name=my_method:Mine", "model.name=my_net:Net"]
+    done = typed(tmp_path, "run", *named, "rounds=2", "local.steps=2", "ray.actors=1", "name=a")
+    assert not trace.exists(), trace.read_text()
+    assert done.returncode == 0, done.stderr
+    assert len(load(tmp_path / "runs" / "a").rounds) == 2

@@ -13,6 +13,7 @@ from math import floor
 from typing import Any
 
 import ray
+from ray.job_config import JobConfig
 from ray.util.placement_group import PlacementGroup, get_current_placement_group, get_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
@@ -42,6 +43,9 @@ def connected(config: RayConfig) -> Iterator[None]:
             log_to_driver=False,
             logging_level=logging.ERROR,
             include_dashboard=False if address == "local" else None,
+            # Else Ray would put the current folder first on its workers' path, and import what lies there.
+            # A job that Ray has started is told apart, since Ray ships its folder by itself.
+            job_config=JobConfig(_client_job="RAY_JOB_CONFIG_JSON_ENV_VAR" not in os.environ),
         )
     except SystemExit as left:
         if left.code == signal.SIGTERM:  # Ray has put its own handler in place of the one before
