@@ -163,9 +163,11 @@ def doctor(arguments: Arguments = None) -> None:
 
 
 def _check(config: Config, console: Console) -> int:
+    from rayfl.own_code import exits_told
     from rayfl.preparation import prepare
 
-    prepared = prepare(config)
+    with exits_told():
+        prepared = prepare(config)
     console.print(
         f"{config.data.source}: {len(prepared.dataset.labels)} samples, {prepared.dataset.classes} classes;"
         f" {config.model.name}: {prepared.facts.layout.parameters:,} parameters; training: {prepared.config.training}"

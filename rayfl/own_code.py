@@ -48,3 +48,13 @@ def told_as(kind: type[RayflError], what: str) -> Iterator[None]:
         inside = error.__traceback__.tb_next if error.__traceback__ else None  # without this function
         lines = "".join(traceback.format_exception(type(error), error, inside)).rstrip()
         raise kind(f"{what}:\n{lines}") from None
+
+
+@contextmanager
+def exits_told() -> Iterator[None]:
+    """Take sys.exit() in code that a config names for the error that it is: the command has not succeeded."""
+    try:
+        yield
+    except SystemExit as left:
+        lines = traceback.format_exc().rstrip()
+        raise RayflError(f"code that the config names called sys.exit({left.code!r}):\n{lines}") from None

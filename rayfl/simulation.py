@@ -5,7 +5,6 @@ A run can be left at any moment, by choice or by kill -9, and resumed: its rows 
 
 import shlex
 import signal
-import traceback
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ from rayfl.checkpoints import Checkpoints, Saves, as_config, refuse_changes
 from rayfl.config import Config, load_config
 from rayfl.errors import ClientError, InputError, LostError, MethodError, NobodyLeftError, RayflError
 from rayfl.federation.allocator import return_freed_memory
+from rayfl.own_code import exits_told
 from rayfl.preparation import Prepared, prepare, resolve
 from rayfl.results import Run, RunWriter, Storage, check_tables, load, load_begun, run_name, written_config
 from rayfl.screen import Screen
@@ -41,7 +41,7 @@ class RunsRounds(Saves, Protocol):
 
 def simulate(config: Config, screen: Screen | None = None) -> Run:
     """Run `config` to its end; bad input is told before anything is written."""
-    with stopping() as stop, _exits_told():
+    with stopping() as stop, exits_told():
         config = resolve(config)
         _check_output(config)
         return _carry_out(config, lambda: _new_folder(config), None, screen or Screen(), stop)
@@ -57,7 +57,7 @@ def resume(path: str | Path, overrides: Sequence[str] = (), screen: Screen | Non
     storage = Storage(path)
     storage.check()
     # The lock first: until then another process may go on with the run, and what was read would be out of date.
-    with stopping() as stop, _exits_told(), storage.locked():
+    with stopping() as stop, exits_told(), storage.locked():
         run = load_begun(path)
         config = load_config(run.config, overrides)
         refuse_changes(run.config, config)
@@ -76,17 +76,6 @@ def resume(path: str | Path, overrides: Sequence[str] = (), screen: Screen | Non
             return run
         screen.say(f"going on after round {begun} of {config.rounds}")
         return _carry_out(config, lambda: nullcontext(storage), checkpoints, screen, stop)
-
-
-@contextmanager
-def _exits_told() -> Iterator[None]:
-    """Take sys.exit() in code that the config names for the error that it is: the run has not succeeded."""
-    try:
-        yield
-    except SystemExit as left:
-        raise RayflError(
-            f"code that this run imports called sys.exit({left.code!r}):\n{traceback.format_exc()}"
-        ) from None
 
 
 def _carry_out(
@@ -109,10 +98,10 @@ def _carry_out(
             screen.say(f"training: {config.training}")
             if (memory := loading.result().gpu_memory) is not None:
                 screen.say(str(memory))
+            stop.between_rounds()  # before there is a folder, so that it never stays behind empty
             with folder() as storage:
                 checkpoints = Checkpoints(storage, config, loading.result(), found=found)
                 with _how_to_go_on(storage, checkpoints, stop):
-                    stop.between_rounds()
                     _run_rounds(config, server, checkpoints, storage, found is not None, screen, stop)
     run = load(storage.path)
     screen.summarise(run)
@@ -163,7 +152,8 @@ def _run_rounds(
             config.method.name,
             config.seed,
             resume_after=after,
-            config=config.model_dump(mode="json", exclude_none=True),
+            # Without what may change from one resume to the next.
+            config=config.model_dump(mode="json", exclude_none=True, exclude={"name", "ray", "state", "output"}),
         ) as writer,
         screen.rounds(config.rounds, done=begun),
     ):

@@ -156,7 +156,7 @@ EXITS = {
     "a method's own check": (
         "method.name=leaving:M",
         "class M(FedAvg):\n    @classmethod\n    def check(cls, *_):\n        sys.exit(0)",
-        r"code that this run imports called sys\.exit\(0\)",
+        r"code that the config names called sys\.exit\(0\)",
     ),
     "a method's start": (
         "method.name=leaving:M",

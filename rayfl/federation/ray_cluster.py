@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import floor
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -43,9 +44,7 @@ def connected(config: RayConfig) -> Iterator[None]:
             log_to_driver=False,
             logging_level=logging.ERROR,
             include_dashboard=False if address == "local" else None,
-            # Else Ray would put the current folder first on its workers' path, and import what lies there.
-            # A job that Ray has started is told apart, since Ray ships its folder by itself.
-            job_config=JobConfig(_client_job="RAY_JOB_CONFIG_JSON_ENV_VAR" not in os.environ),
+            job_config=_job_config(),
         )
     except SystemExit as left:
         if left.code == signal.SIGTERM:  # Ray has put its own handler in place of the one before
@@ -67,6 +66,15 @@ def connected(config: RayConfig) -> Iterator[None]:
         ray.shutdown()
         if in_main:
             signal.signal(signal.SIGTERM, before)
+
+
+def _job_config() -> JobConfig:
+    """Keep Ray from putting the current folder first on its workers' path, where it would hide installed packages.
+
+    Only where rayfl itself lies there, workers need it; and a job that Ray has started has its folder shipped by Ray.
+    """
+    needed = Path.cwd() == Path(__file__).parents[2] or "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
+    return JobConfig(_client_job=not needed)
 
 
 def _knock(address: str) -> None:
