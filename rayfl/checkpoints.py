@@ -5,30 +5,33 @@
     checkpoints/clients-000020-00000.npz   what clients keep, those that changed since the checkpoint before
 
 A checkpoint names the older client files it still needs, so it costs by who trained, not by who there is. The last two
-are held, and files that neither needs are removed. Every file's length and checksum stand in the JSON.
+are held; of older ones, the files that they name are removed, and no others. Every file's length and checksum stand in
+the JSON. All of it is checked on the way back: a folder may come from anybody.
 """
 
 import io
-import json
 import time
-import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+from pydantic import ValidationError
 
 from rayfl.config import Config
 from rayfl.errors import InputError
 from rayfl.federation.client_state import ClientState
+from rayfl.federation.interface import FederationState
+from rayfl.manifest import Manifest, manifest_name, round_of
+from rayfl.packing import ARRAY_KINDS, unpack
 from rayfl.preparation import Prepared
 from rayfl.results import Storage
 from rayfl.server import Snapshot
 
 FOLDER = "checkpoints"
-VERSION = 1
 HELD = 2
+_Files = tuple[str, list[int]]  # a file of client models, and whose they are
+_Check = tuple[int, int]  # a file's length and CRC-32
 PIECE_BYTES = 64 * 2**20
 SHARE_OF_TIME = 0.02
 #: Keys that change how a run is carried out, or how long it is, but no number in it.
@@ -43,29 +46,6 @@ class Saves(Protocol):
     def kept_states(self, clients: np.ndarray) -> dict[int, ClientState]: ...  # noqa: D102
     def restore(self, snapshot: Snapshot) -> None: ...  # noqa: D102
     def adopt(self, states: dict[int, ClientState]) -> None: ...  # noqa: D102
-
-
-@dataclass(frozen=True)
-class _ClientFile:
-    """A file of client models, and whose they are."""
-
-    name: str
-    clients: list[int]
-
-
-@dataclass(frozen=True)
-class _Manifest:
-    """One checkpoint: what its JSON says."""
-
-    round: int
-    config: dict[str, Any]
-    method: Any  # trees; the arrays are in the server's file
-    federation: Any
-    server: str
-    client_files: list[_ClientFile]
-    checks: dict[str, list[int]]  # by file: length and CRC-32
-    data: str  # fingerprints: who got which samples,
-    model: str  # and the initial model
 
 
 class Checkpoints:
@@ -84,7 +64,8 @@ class Checkpoints:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._storage, self._config, self._prepared = storage, config, prepared
-        self._last: _Manifest | None = found._last if found else None
+        self._last: Manifest | None = found._last if found else None
+        self._held: dict[int, frozenset[str]] = dict(found._held) if found else {}  # by round, files that it names
         self._clock = clock
         self._begin = clock()
         self._spent = 0.0
@@ -122,41 +103,64 @@ class Checkpoints:
         if snapshot.round == self.round:
             return
         number, checks, files = snapshot.round, {}, list(self._last.client_files if self._last else [])
-        held = sum(len(file.clients) for file in files)
+        held = sum(len(clients) for _, clients in files)
         changed = server.changed_since(self.round)
         everyone = server.changed_since(-1)
         if held + len(changed) > 2 * max(1, len(everyone)):
             changed, files = everyone, []  # more than half of what is held is out of date: write all anew
-        checks.update({f.name: self._last.checks[f.name] for f in files} if self._last else {})
+        checks.update({name: self._last.checks[name] for name, _ in files} if self._last else {})
         assert self._prepared is not None
         piece = max(1, PIECE_BYTES // self._prepared.facts.initial.nbytes)
         for part, first in enumerate(range(0, len(changed), piece)):
             states = server.kept_states(changed[first : first + piece])
             name = f"clients-{number:06d}-{part:05d}.npz"
             checks[name] = self._write_file(name, _client_arrays(states))
-            files.append(_ClientFile(name, sorted(states)))
+            files.append((name, sorted(states)))
         name = f"server-{number:06d}.npz"
         (method, arrays), (federation, others) = snapshot.method, snapshot.federation
         checks[name] = self._write_file(name, {**arrays, **others})
         files, checks = _still_needed(files, checks)
         config = self._config.model_dump(mode="json", exclude_none=True)
         data, model = self._prepared.fingerprints
-        manifest = _Manifest(number, config, method, federation, name, files, checks, data, model)
-        self._storage.write(f"{FOLDER}/{_json_name(number)}", _to_json(manifest))
-        before, self._last = self._last, manifest
-        self._prune([m for m in (before, manifest) if m])
+        manifest = Manifest(
+            round=number,
+            config=config,
+            method=method,
+            federation=federation,
+            server=name,
+            client_files=files,
+            checks=checks,
+            data=data,
+            model=model,
+        )
+        self._storage.write(f"{FOLDER}/{manifest.name}", manifest.to_json())
+        self._last = manifest
+        self._held[manifest.round] = frozenset(checks)
+        self._prune()
         self._expected = self._clock() - begin
         self._spent += self._expected
 
     def find(self) -> int:
         """Look for the last checkpoint in the folder, check that it is of this config, and return its round."""
-        found = [name for name in self._storage.list(FOLDER) if name.startswith("round-") and name.endswith(".json")]
-        self._last = None
+        found = sorted(number for number in map(round_of, self._storage.list(FOLDER)) if number is not None)
+        self._last, self._held = None, {}
         if not found:
             return 0
-        manifest = self._read_manifest(found[-1])
-        refuse_changes(Config.model_validate(manifest.config), self._config)
+        for number in found[:-1]:
+            try:
+                older = self._read_manifest(manifest_name(number))
+            except InputError:
+                continue  # it is not needed, and its files are not known
+            self._held[older.round] = frozenset(older.checks)
+        manifest = self._read_manifest(manifest_name(found[-1]))
+        refuse_changes(as_config(manifest.config, self._path(manifest.name)), self._config)
+        if manifest.round >= self._config.rounds:
+            raise InputError(
+                f"{self._path(manifest.name)} is of round {manifest.round}, but the run has only"
+                f" {self._config.rounds} rounds: restore its config.yaml, or run anew"
+            )
         self._last = manifest
+        self._held[manifest.round] = frozenset(manifest.checks)
         return manifest.round
 
     def bring_back(self, server: Saves) -> None:
@@ -166,49 +170,69 @@ class Checkpoints:
         manifest = self._last
         self._check_data(manifest)
         arrays = self._read_file(manifest.server, manifest)
+        kept = unpack((manifest.federation, arrays), FederationState).kept
         server.restore(Snapshot(manifest.round, (manifest.method, arrays), (manifest.federation, arrays)))
+        missing = {slot: set(clients.tolist()) for slot, clients in kept.items()}
         for states in self._read_clients(manifest):
             server.adopt(states)
+            for client, state in states.items():
+                for slot in state.models.keys() & missing.keys():
+                    missing[slot].discard(client)
+        if any(missing.values()):
+            clients = sorted(set().union(*missing.values()))
+            raise InputError(
+                f"{self._path(manifest.name)} names no models for the clients {clients[:5]}: {self._cure(manifest)}"
+            )
 
     # -- files ------------------------------------------------------------------------------------------------
 
-    def _read_clients(self, manifest: _Manifest) -> Iterator[dict[int, ClientState]]:
+    def _read_clients(self, manifest: Manifest) -> Iterator[dict[int, ClientState]]:
         """Yield what clients keep, file by file; the last file that names a client has its latest models."""
-        latest = {client: file.name for file in manifest.client_files for client in file.clients}
-        for file in manifest.client_files:
-            states = _client_states(self._read_file(file.name, manifest))
-            yield {client: state for client, state in states.items() if latest.get(client) == file.name}
+        assert self._prepared is not None
+        facts = self._prepared.facts
+        latest = {client: name for name, clients in manifest.client_files for client in clients}
+        for name, clients in manifest.client_files:
+            arrays = self._read_file(name, manifest)
+            try:
+                states = _client_states(arrays, facts.layout.size)
+                if states.keys() != set(clients) or max(clients, default=0) >= len(facts.n_train):
+                    raise ValueError("other clients than the checkpoint says")
+            except (KeyError, TypeError, ValueError) as error:
+                raise InputError(
+                    f"{self._path(name)} does not hold models of this run's clients ({error}): {self._cure(manifest)}"
+                ) from None
+            yield {client: state for client, state in states.items() if latest.get(client) == name}
 
-    def _write_file(self, name: str, arrays: Mapping[str, np.ndarray]) -> list[int]:
+    def _write_file(self, name: str, arrays: Mapping[str, np.ndarray]) -> tuple[int, int]:
         buffer = io.BytesIO()
         np.savez(buffer, **dict(arrays))  # type: ignore[arg-type]
         data = buffer.getvalue()
         self._storage.write(f"{FOLDER}/{name}", data)
-        return [len(data), zlib.crc32(data)]
+        return len(data), zlib.crc32(data)
 
-    def _read_file(self, name: str, manifest: _Manifest) -> dict[str, np.ndarray]:
+    def _read_file(self, name: str, manifest: Manifest) -> dict[str, np.ndarray]:
         try:
             data = self._storage.read(f"{FOLDER}/{name}")
         except FileNotFoundError:
             raise InputError(f"{self._path(name)} is gone: {self._cure(manifest)}") from None
-        if [len(data), zlib.crc32(data)] != manifest.checks.get(name):
+        if (len(data), zlib.crc32(data)) != manifest.checks.get(name):
             raise InputError(f"{self._path(name)} is damaged, or of another run: {self._cure(manifest)}")
         try:
-            with np.load(io.BytesIO(data), allow_pickle=False) as file:
-                return {key: file[key] for key in file.files}
-        except (ValueError, OSError, zipfile.BadZipFile, KeyError) as error:
-            raise InputError(f"{self._path(name)} cannot be read ({error}): {self._cure(manifest)}") from None
+            return _arrays(data)
+        except Exception as error:  # of zipfile, zlib, struct or numpy: what a forged file raises is not documented
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise InputError(f"{self._path(name)} cannot be read ({reason}): {self._cure(manifest)}") from None
 
-    def _read_manifest(self, name: str) -> _Manifest:
+    def _read_manifest(self, name: str) -> Manifest:
         try:
-            return _from_json(self._storage.read(f"{FOLDER}/{name}"))
-        except (ValueError, TypeError, KeyError, UnicodeDecodeError) as error:
+            return Manifest.from_json(self._storage.read(f"{FOLDER}/{name}"), name)
+        except ValueError as error:
             raise InputError(
                 f"{self._path(name)} is damaged, or no checkpoint of this rayfl ({error}): restore it from a backup, or"
                 " remove it to go on from the checkpoint before (from the beginning, if there is none)"
             ) from None
 
-    def _check_data(self, manifest: _Manifest) -> None:
+    def _check_data(self, manifest: Manifest) -> None:
         assert self._prepared is not None
         data, model = self._prepared.fingerprints
         if manifest.data != data:
@@ -221,22 +245,21 @@ class Checkpoints:
                 " has changed since; bring back the old version, or run anew"
             )
 
-    def _prune(self, manifests: list[_Manifest]) -> None:
-        needed = {_json_name(m.round) for m in manifests[-HELD:]}
-        for manifest in manifests[-HELD:]:
-            needed |= manifest.checks.keys()
-        # The JSON first: what it names must not go before it.
-        names = sorted(self._storage.list(FOLDER), key=lambda name: not name.endswith(".json"))
-        for name in names:
-            if name not in needed and name.startswith(("round-", "server-", "clients-")):
+    def _prune(self) -> None:
+        """Remove all but the last checkpoints: the files that they name, and nothing else that lies there."""
+        old = sorted(self._held)[:-HELD]
+        needed = set().union(*[files for number, files in self._held.items() if number not in old])
+        for number in old:
+            # The JSON first: what it names must not go before it.
+            for name in [manifest_name(number), *sorted(self._held.pop(number) - needed)]:
                 self._storage.remove(f"{FOLDER}/{name}")
 
     def _path(self, name: str) -> str:
         return f"{self._storage.path}/{FOLDER}/{name}"
 
-    def _cure(self, manifest: _Manifest) -> str:
+    def _cure(self, manifest: Manifest) -> str:
         return (
-            f"restore it from a backup, or remove {_json_name(manifest.round)} to go on from the checkpoint before"
+            f"restore it from a backup, or remove {manifest.name} to go on from the checkpoint before"
             " (from the beginning, if there is none)"
         )
 
@@ -255,21 +278,36 @@ def refuse_changes(then: Config, now: Config) -> None:
         )
 
 
-def _json_name(number: int) -> str:
-    return f"round-{number:06d}.json"
+def as_config(tree: Mapping[str, Any], where: str) -> Config:
+    """Read the config that a file of the run's folder says it was made with."""
+    try:
+        return Config.model_validate(tree)
+    except ValidationError:
+        raise InputError(f"{where} holds no config of this rayfl: restore it from a backup, or run anew") from None
 
 
-def _still_needed(files: list[_ClientFile], checks: dict[str, list[int]]) -> tuple[list[_ClientFile], dict]:
+def _still_needed(files: list[_Files], checks: dict[str, _Check]) -> tuple[list[_Files], dict[str, _Check]]:
     """Leave out the files all of whose clients have newer models in a later one."""
     seen: set[int] = set()
     needed = []
-    for file in reversed(files):
-        if not seen.issuperset(file.clients):
-            needed.append(file)
-        seen.update(file.clients)
+    for name, clients in reversed(files):
+        if not seen.issuperset(clients):
+            needed.append((name, clients))
+        seen.update(clients)
     needed.reverse()
-    gone = {f.name for f in files} - {f.name for f in needed}
+    gone = {name for name, _ in files} - {name for name, _ in needed}
     return needed, {name: check for name, check in checks.items() if name not in gone}
+
+
+def _arrays(data: bytes) -> dict[str, np.ndarray]:
+    """Return the arrays of an .npz file, which can hold no code and nothing much larger than itself."""
+    with np.load(io.BytesIO(data), allow_pickle=False) as file:
+        if any(member.file_size > len(data) for member in file.zip.infolist()):
+            raise ValueError("it is compressed")
+        arrays = {key: file[key] for key in file.files}
+    if any(array.dtype.kind not in ARRAY_KINDS for array in arrays.values()):
+        raise ValueError("it holds more than numbers and text")
+    return arrays
 
 
 def _client_arrays(states: Mapping[int, ClientState]) -> dict[str, np.ndarray]:
@@ -283,26 +321,16 @@ def _client_arrays(states: Mapping[int, ClientState]) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _client_states(arrays: Mapping[str, np.ndarray]) -> dict[int, ClientState]:
+def _client_states(arrays: Mapping[str, np.ndarray], size: int) -> dict[int, ClientState]:
+    """Make client states again, with models of this size."""
     models: dict[int, dict[str, np.ndarray]] = {}
     for number, slot in enumerate(arrays["slots"].tolist()):
-        for client, vector in zip(arrays[f"clients.{number}"].tolist(), arrays[f"models.{number}"], strict=True):
-            models.setdefault(client, {})[slot] = vector
+        clients, vectors = arrays[f"clients.{number}"], arrays[f"models.{number}"]
+        if clients.dtype.kind != "i" or vectors.dtype != np.float32 or vectors.shape != (*clients.shape, size):
+            raise ValueError(f"{vectors.dtype} models of shape {vectors.shape}")
+        for client, vector in zip(clients.tolist(), vectors, strict=True):
+            models.setdefault(client, {})[str(slot)] = vector
     return {client: ClientState(held, frozenset(held)) for client, held in models.items()}
-
-
-def _to_json(manifest: _Manifest) -> bytes:
-    tree = {"rayfl_checkpoint": VERSION, **vars(manifest)}
-    tree["client_files"] = [[file.name, file.clients] for file in manifest.client_files]
-    return json.dumps(tree).encode()
-
-
-def _from_json(data: bytes) -> _Manifest:
-    tree = json.loads(data)
-    if not isinstance(tree, dict) or tree.pop("rayfl_checkpoint", None) != VERSION:
-        raise ValueError(f"it is not of version {VERSION}")
-    tree["client_files"] = [_ClientFile(name, clients) for name, clients in tree["client_files"]]
-    return _Manifest(**tree)
 
 
 def _fixed_keys(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

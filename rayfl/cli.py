@@ -15,7 +15,7 @@ from rich.table import Table
 
 from rayfl.config import Config, load_config
 from rayfl.errors import InputError, RayflError
-from rayfl.stopping import Stopped
+from rayfl.stopping import Stopped, stopping
 
 app = typer.Typer(
     add_completion=False,
@@ -28,8 +28,6 @@ Arguments = Annotated[list[str] | None, typer.Argument(metavar="[CONFIG.yaml] [k
 
 def main() -> None:
     """Run a command; exit with 2 for bad input, 1 for a run that failed, 130 or 143 for SIGINT or SIGTERM."""
-    # `method.name: my_file:MyMethod` finds files of the folder one is in, as `python my_script.py` would.
-    sys.path.insert(0, str(Path.cwd()))
     try:
         app()
     except InputError as error:
@@ -47,10 +45,10 @@ def main() -> None:
 @app.command()
 def run(arguments: Arguments = None) -> None:
     """Run a simulation. Without a config: FedAC on scikit-learn's digits, in under a minute."""
-    from rayfl.screen import Screen
-    from rayfl.simulation import simulate
-
     with _told_when_stopped():
+        from rayfl.screen import Screen
+        from rayfl.simulation import simulate
+
         simulate(_config(arguments), Screen())
 
 
@@ -60,18 +58,22 @@ def resume(
     overrides: Annotated[list[str] | None, typer.Argument(metavar="[key=value ...]", show_default=False)] = None,
 ) -> None:
     """Go on with a run that was stopped or killed, to the same numbers; rounds=N gives it more rounds."""
-    from rayfl.screen import Screen
-    from rayfl.simulation import resume as go_on
-
     with _told_when_stopped():
+        from rayfl.screen import Screen
+        from rayfl.simulation import resume as go_on
+
         go_on(path, overrides or [], Screen())
 
 
 @contextmanager
 def _told_when_stopped() -> Iterator[None]:
-    """Say how to go on with a run that a signal stopped; here, since typer takes any KeyboardInterrupt for itself."""
+    """Say how to go on with a run that a signal stopped; here, since typer takes any KeyboardInterrupt for itself.
+
+    Imports belong inside: they take seconds, and a signal may come then too.
+    """
     try:
-        yield
+        with stopping():
+            yield
     except Stopped as stopped:
         print(stopped, file=sys.stderr)
         sys.exit(stopped.exit_code)
@@ -161,9 +163,11 @@ def doctor(arguments: Arguments = None) -> None:
 
 
 def _check(config: Config, console: Console) -> int:
+    from rayfl.own_code import exits_told
     from rayfl.preparation import prepare
 
-    prepared = prepare(config)
+    with exits_told():
+        prepared = prepare(config)
     console.print(
         f"{config.data.source}: {len(prepared.dataset.labels)} samples, {prepared.dataset.classes} classes;"
         f" {config.model.name}: {prepared.facts.layout.parameters:,} parameters; training: {prepared.config.training}"

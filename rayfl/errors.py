@@ -21,6 +21,10 @@ class ClientError(RayflError):
     """A client's own code failed: the message starts with the client, the round and its traceback."""
 
 
+class MethodError(RayflError):
+    """A method's own code failed on the server: the message starts with the round and its traceback."""
+
+
 class DivergedError(RayflError):
     """A model left the finite numbers, or the range in which sums are exact."""
 

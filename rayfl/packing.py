@@ -15,6 +15,9 @@ from rayfl.errors import InputError
 
 Packed = tuple[Any, dict[str, np.ndarray]]
 
+#: The kinds of arrays that a checkpoint can hold: numbers and text, no objects.
+ARRAY_KINDS = "biufcSU"
+
 
 def pack(value: Any, name: str = "state") -> Packed:
     """Return `value` as a tree that JSON can hold and the arrays that it points to.
@@ -32,17 +35,37 @@ def unpack(packed: Packed, kind: Any) -> Any:
     tree, arrays = packed
     try:
         return _unpack(tree, arrays, kind)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise InputError(
-            f"the checkpoint does not hold the state of this method ({type(error).__name__}: {error}):"
-            " it was written by another version of the method or of rayfl; run anew"
-        ) from None
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
+        raise InputError(foreign(f"{type(error).__name__}: {error}")) from None
+
+
+def foreign(reason: str) -> str:
+    """Say that a checkpoint is not this method's."""
+    return (
+        f"the checkpoint does not hold the state of this method ({reason}): it was written by another version of the"
+        " method or of rayfl; run anew"
+    )
+
+
+def refuse_other_shapes(state: Any, like: Any, size: int, name: str = "method") -> None:
+    """Refuse a state with an array of other dimensions than in `like`, or whose models are not of this `size`.
+
+    How many clusters there are may change from round to round, so other lengths are no fault.
+    """
+    if isinstance(like, np.ndarray) and like.size and isinstance(state, np.ndarray):
+        lengths = zip(state.shape, like.shape, strict=False)
+        if state.ndim != like.ndim or any(before == size != now for now, before in lengths):
+            raise InputError(foreign(f"{name} has the shape {state.shape}"))
+    elif dataclasses.is_dataclass(like) and dataclasses.is_dataclass(state):
+        for field in dataclasses.fields(like):
+            at = f"{name}.{field.name}"
+            refuse_other_shapes(getattr(state, field.name, None), getattr(like, field.name), size, at)
 
 
 def _pack(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufcSU":
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in ARRAY_KINDS:
         arrays[name] = np.asarray(value)
         return {"scalar" if isinstance(value, np.generic) else "array": name}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -60,9 +83,16 @@ def _pack(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def _unpack(tree: Any, arrays: dict[str, np.ndarray], kind: Any) -> Any:
+    value = _made(tree, arrays, kind)
+    if not any(_could_be(value, choice) for choice in _choices(kind)):
+        raise TypeError(f"{type(value).__name__} where {kind} is expected")
+    return value
+
+
+def _made(tree: Any, arrays: dict[str, np.ndarray], kind: Any) -> Any:
     if not isinstance(tree, dict):
         return tree
-    (form, inner), *_ = tree.items()
+    ((form, inner),) = tree.items()
     if form == "array":
         return np.array(arrays[inner])
     if form == "scalar":
@@ -72,13 +102,31 @@ def _unpack(tree: Any, arrays: dict[str, np.ndarray], kind: Any) -> Any:
         hints = typing.get_type_hints(cls)
         return cls(**{f: _unpack(v, arrays, hints.get(f, Any)) for f, v in inner.items()})
     if form == "dict":
-        of = _inner_kind(kind, dict, -1)
+        _, of = _inner_kinds(kind, dict, 2)
         return {k: _unpack(v, arrays, of) for k, v in inner}
-    if form in ("list", "tuple"):
-        of = _inner_kind(kind, list if form == "list" else tuple, 0)
-        values = [_unpack(v, arrays, of) for v in inner]
-        return values if form == "list" else tuple(values)
+    if form == "list":
+        (of,) = _inner_kinds(kind, list, 1)
+        return [_unpack(v, arrays, of) for v in inner]
+    if form == "tuple":
+        kinds = _inner_kinds(kind, tuple, len(inner))
+        return tuple(_unpack(v, arrays, of) for v, of in zip(inner, kinds, strict=True))
     raise ValueError(f"unknown form {form!r}")
+
+
+_NUMBERS = (bool, int, float, complex, np.generic)
+
+
+def _could_be(value: Any, kind: Any) -> bool:
+    """Tell whether a value is of the sort that an annotation speaks of: an array, a number, text, a container.
+
+    No closer, since authors of methods write `float` where a whole number or None may be.
+    """
+    kind = typing.get_origin(kind) or kind
+    if value is None or kind is Any or not isinstance(kind, type):
+        return True
+    if issubclass(kind, _NUMBERS):
+        return isinstance(value, _NUMBERS)
+    return isinstance(value, kind)
 
 
 def _choices(kind: Any) -> tuple[Any, ...]:
@@ -97,9 +145,12 @@ def _dataclass_in(kind: Any) -> Any:
     raise TypeError(f"a dataclass was saved where {kind} is expected")
 
 
-def _inner_kind(kind: Any, container: type, at: int) -> Any:
-    """Return what a list[X], tuple[X, ...] or dict[K, X] holds, as far as the annotation says."""
+def _inner_kinds(kind: Any, container: type, count: int) -> tuple[Any, ...]:
+    """Return the `count` kinds inside a list[X], dict[K, X], tuple[X, Y] or tuple[X, ...], as far as it says."""
     for choice in _choices(kind):
-        if typing.get_origin(choice) is container and typing.get_args(choice):
-            return typing.get_args(choice)[at]
-    return Any
+        kinds = typing.get_args(choice) if typing.get_origin(choice) is container else ()
+        if kinds[1:] == (...,):
+            kinds = kinds[:1] * count
+        if len(kinds) == count:
+            return kinds
+    return (Any,) * count

@@ -11,11 +11,12 @@ import numpy as np
 
 from rayfl.analysis.truth import adjusted_rand, misclustering, normalised_mutual_information
 from rayfl.config import Config
-from rayfl.errors import LostError
+from rayfl.errors import InputError, LostError, MethodError
 from rayfl.federation.client_state import ClientState
-from rayfl.federation.interface import Federation, FederationState
+from rayfl.federation.interface import Federation, FederationState, Mixture, Models
 from rayfl.methods import create_method
-from rayfl.packing import Packed, pack, unpack
+from rayfl.own_code import told_as
+from rayfl.packing import Packed, foreign, pack, refuse_other_shapes, unpack
 from rayfl.randomness import Purpose, generator
 from rayfl.training.passes import Scores
 
@@ -50,11 +51,16 @@ class Server:
 
     def __init__(self, config: Config, fed: Federation, truth: np.ndarray | None) -> None:
         self.config, self.fed, self.truth = config, fed, truth
-        self.method = create_method(config, fed)
+        with told_as(MethodError, f"method.name={config.method.name} cannot start"):
+            self.method = create_method(config, fed)
         self.snapshot()  # a state that cannot be saved is told now, not hours later
 
     def run_round(self, number: int) -> RoundRecord:
         """Run round `number`, counted from 1, and return what the tables get."""
+        with told_as(MethodError, f"method.name={self.config.method.name} failed in round {number}"):
+            return self._run_round(number)
+
+    def _run_round(self, number: int) -> RoundRecord:
         begin = time.perf_counter()
         self.fed.begin_round(number)
         cohort = self._cohort(number)
@@ -88,8 +94,11 @@ class Server:
     def restore(self, snapshot: Snapshot) -> None:
         """Go back to where things stood; `adopt` then brings what clients kept."""
         if hasattr(self.method, "state"):
-            self.method.state = unpack(snapshot.method, type(self.method.state))
+            state = unpack(snapshot.method, type(self.method.state))
+            refuse_other_shapes(state, self.method.state, self.fed.layout.size)
+            self.method.state = state
         self.fed.restore(unpack(snapshot.federation, FederationState), snapshot.round)
+        self._refuse_impossible()
 
     def adopt(self, states: dict[int, ClientState]) -> None:
         """Give clients back what they kept."""
@@ -102,6 +111,24 @@ class Server:
     def close(self) -> None:
         """Let go of the federation."""
         self.fed.close()
+
+    def _refuse_impossible(self) -> None:
+        """Refuse a restored state by which clients would be tested with models that are not there."""
+        try:
+            assignment = self.method.assignment()
+            tested = [self.method.tested_models(), *self.method.also_tested().values()]
+        except Exception:
+            return  # a method may need its next round first
+        parts = [part for t in tested for part in (t.parts if isinstance(t, Mixture) else (t,))]
+        m, size = self.fed.clients, self.fed.layout.size
+        good = assignment is None or assignment.shape == (m,)
+        for part in parts:
+            if isinstance(part, Models):
+                stack, choice = part.stack, part.choice
+                good &= stack.ndim == 2 and stack.shape[1] == size and choice.shape == (m,)
+                good = good and bool((choice >= -1).all() and (choice < len(stack)).all())
+        if not good:
+            raise InputError(foreign("its clusters and models do not fit these clients and this network"))
 
     def _cohort(self, number: int) -> np.ndarray:
         rng = generator(self.config.seed, Purpose.COHORT, number)

@@ -3,21 +3,23 @@
 A run can be left at any moment, by choice or by kill -9, and resumed: its rows and its last checkpoint are on disk.
 """
 
-import os
 import shlex
+import signal
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-from rayfl.checkpoints import Checkpoints, Saves, refuse_changes
+from rayfl.checkpoints import Checkpoints, Saves, as_config, refuse_changes
 from rayfl.config import Config, load_config
-from rayfl.errors import ClientError, InputError, LostError, NobodyLeftError, RayflError
+from rayfl.errors import ClientError, InputError, LostError, MethodError, NobodyLeftError, RayflError
 from rayfl.federation.allocator import return_freed_memory
+from rayfl.own_code import exits_told
 from rayfl.preparation import Prepared, prepare, resolve
-from rayfl.results import Run, RunWriter, Storage, check_tables, load, load_begun, run_name
+from rayfl.results import Run, RunWriter, Storage, check_tables, load, load_begun, run_name, written_config
 from rayfl.screen import Screen
 from rayfl.server import RoundRecord, Server
 from rayfl.stopping import Stop, Stopped, stopping
@@ -39,8 +41,10 @@ class RunsRounds(Saves, Protocol):
 
 def simulate(config: Config, screen: Screen | None = None) -> Run:
     """Run `config` to its end; bad input is told before anything is written."""
-    config = resolve(config)
-    return _carry_out(config, _run_folder(config), None, screen or Screen())
+    with stopping() as stop, exits_told():
+        config = resolve(config)
+        _check_output(config)
+        return _carry_out(config, lambda: _new_folder(config), None, screen or Screen(), stop)
 
 
 def resume(path: str | Path, overrides: Sequence[str] = (), screen: Screen | None = None) -> Run:
@@ -49,28 +53,39 @@ def resume(path: str | Path, overrides: Sequence[str] = (), screen: Screen | Non
     Overrides may change how it is carried out (`ray`, `federation`, ...) and give it more rounds.
     """
     screen = screen or Screen()
-    run = load_begun(path)
-    config = load_config(run.config, overrides)
-    refuse_changes(run.config, config)
-    _refuse_unnamed_code(run, overrides)
-    if config.rounds < run.config.rounds:
-        raise InputError(f"rounds={config.rounds}: a run of {run.config.rounds} rounds can only be given more")
-    config = resolve(config)
+    load_begun(path)  # what is no run folder gets no lock either
     storage = Storage(path)
     storage.check()
-    checkpoints = Checkpoints(storage, config)
-    begun = checkpoints.find()
-    written = check_tables(storage, begun, config.method.name, config.seed)
-    if written >= config.rounds and config.rounds == run.config.rounds:
-        screen.say(f"all {config.rounds} rounds are there; raise them with rounds=...")
-        screen.summarise(run)
-        return run
-    screen.say(f"going on after round {begun} of {config.rounds}")
-    return _carry_out(config, storage, checkpoints, screen)
+    # The lock first: until then another process may go on with the run, and what was read would be out of date.
+    with stopping() as stop, exits_told(), storage.locked():
+        run = load_begun(path)
+        config = load_config(run.config, overrides)
+        refuse_changes(run.config, config)
+        _refuse_unnamed_code(run, overrides)
+        if config.rounds < run.config.rounds:
+            raise InputError(f"rounds={config.rounds}: a run of {run.config.rounds} rounds can only be given more")
+        config = resolve(config)
+        checkpoints = Checkpoints(storage, config)
+        begun = checkpoints.find()
+        written = check_tables(storage, begun, config.method.name, config.seed)
+        if (then := written_config(storage)) is not None:
+            refuse_changes(as_config(then, f"{storage.path}/rounds"), config)
+        if written >= config.rounds and config.rounds == run.config.rounds:
+            screen.say(f"all {config.rounds} rounds are there; raise them with rounds=...")
+            screen.summarise(run)
+            return run
+        screen.say(f"going on after round {begun} of {config.rounds}")
+        return _carry_out(config, lambda: nullcontext(storage), checkpoints, screen, stop)
 
 
-def _carry_out(config: Config, storage: Storage, found: Checkpoints | None, screen: Screen) -> Run:
-    """Run all rounds, or those after the checkpoint that was found.
+def _carry_out(
+    config: Config,
+    folder: Callable[[], AbstractContextManager[Storage]],
+    found: Checkpoints | None,
+    screen: Screen,
+    stop: Stop,
+) -> Run:
+    """Run all rounds, or those after the checkpoint that was found, and write to `folder`, opened once all is ready.
 
     Data load and the model is built in a thread of their own, while Ray and the actors start.
     """
@@ -78,32 +93,37 @@ def _carry_out(config: Config, storage: Storage, found: Checkpoints | None, scre
         import ray  # noqa: F401 - before the loader's imports, or the two would hold each other up
     with ThreadPoolExecutor(1) as loader:
         loading = loader.submit(prepare, config)
-        # Signals are taken over once Ray is there, which has handlers of its own.
-        with _open_server(config, loading.result, screen) as (server, prepared), stopping() as stop:
+        with _open_server(config, loading.result, screen) as (server, prepared):
             config = prepared.config
             screen.say(f"training: {config.training}")
             if prepared.gpu_memory is not None:
                 screen.say(str(prepared.gpu_memory))
-            if found is None:
-                storage.create()
-            checkpoints = Checkpoints(storage, config, prepared, found=found)
-            try:
-                with storage.locked():
+            stop.between_rounds()  # before there is a folder, so that it never stays behind empty
+            with folder() as storage:
+                checkpoints = Checkpoints(storage, config, prepared, found=found)
+                with _how_to_go_on(storage, checkpoints, stop):
                     _run_rounds(config, server, checkpoints, storage, found is not None, screen, stop)
-            except Stopped as stopped:
-                raise Stopped(stopped.number, f"stopped; {_resumable(storage, checkpoints)}") from None
-            except ClientError as error:
-                raise ClientError(f"{error}\nonce that is mended, {_resumable(storage, checkpoints)}") from None
-            except LostError as error:
-                raise RayflError(f"{error}; {_resumable(storage, checkpoints)}") from None
-            except OSError as error:
-                raise RayflError(
-                    f"{storage.path} cannot be written to: {error.strerror or error}; mend that, then"
-                    f" {_resumable(storage, checkpoints)}"
-                ) from None
     run = load(storage.path)
     screen.summarise(run)
     return run
+
+
+@contextmanager
+def _how_to_go_on(storage: Storage, checkpoints: Checkpoints, stop: Stop) -> Iterator[None]:
+    """Let every end of a run that can be resumed say how."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Stopped(stop.asked or signal.SIGINT, f"stopped; {_resumable(storage, checkpoints)}") from None
+    except (ClientError, MethodError) as error:
+        raise type(error)(f"{error}\nonce that is mended, {_resumable(storage, checkpoints)}") from None
+    except LostError as error:
+        raise RayflError(f"{error}; {_resumable(storage, checkpoints)}") from None
+    except OSError as error:
+        raise RayflError(
+            f"{storage.path} cannot be written to: {error.strerror or error}; mend that, then"
+            f" {_resumable(storage, checkpoints)}"
+        ) from None
 
 
 def _run_rounds(
@@ -126,7 +146,15 @@ def _run_rounds(
     begun = checkpoints.round
     name, after = run_name(storage), begun if resumed else None
     with (
-        RunWriter(storage, name, config.method.name, config.seed, resume_after=after) as writer,
+        RunWriter(
+            storage,
+            name,
+            config.method.name,
+            config.seed,
+            resume_after=after,
+            # Without what may change from one resume to the next.
+            config=config.model_dump(mode="json", exclude_none=True, exclude={"name", "ray", "state", "output"}),
+        ) as writer,
         screen.rounds(config.rounds, done=begun),
     ):
         course = _Course(config, server, checkpoints, writer, screen, lost)
@@ -249,6 +277,8 @@ def _open_server(
         screen.warn(warning)
     screen.say("starting Ray and the client actors ...")
     with connected(config.ray), ray_server(config, prepared) as server:
+        for loss in server.lost_at_start:
+            screen.warn(loss)
         screen.say(server.describe())
         _warn_of_other_cpus(server.prepared.config, [s.cpu for s in server.seats if s.device == "cpu"], screen)
         yield server, server.prepared
@@ -265,19 +295,41 @@ def _warn_of_other_cpus(config: Config, found: Sequence[str], screen: Screen) ->
         )
 
 
-def _run_folder(config: Config) -> Storage:
-    """Return where the run will write, after making sure that it can and that nothing is there yet."""
+def _check_output(config: Config) -> None:
+    """Make sure, before anything starts, that the run can write and that nothing has its name yet."""
     base = Storage(config.output.dir)
     base.check()
+    if config.name is not None and base.exists(config.name):
+        raise InputError(_taken(base.folder(config.name)))
+
+
+@contextmanager
+def _new_folder(config: Config) -> Iterator[Storage]:
+    """Make the run's folder and lock it; a folder that another run has made in the meantime is left alone."""
+    base = Storage(config.output.dir)
     if config.name is not None:
-        if base.exists(config.name):
-            raise InputError(
-                f"{base.folder(config.name).path} is there already, and results are never overwritten:"
-                " choose another name or output.dir, or remove the folder"
-            )
-        return base.folder(config.name)
+        storage = base.folder(config.name)
+        if not storage.claim():
+            raise InputError(_taken(storage))
+    else:
+        storage = next(folder for folder in map(base.folder, _names(config)) if folder.claim())
+    with storage.locked():
+        yield storage
+
+
+def _names(config: Config) -> Iterator[str]:
+    """Yield names for a run without one, until one is free: runs may start in the same second."""
     method = config.method.name.rpartition(":")[2]
     stem = f"{config.data.source}-{method}-seed{config.seed}-{datetime.now():%Y%m%d-%H%M%S}"
-    while base.exists(stem):
-        stem = f"{stem}-{os.getpid()}"
-    return base.folder(stem)
+    if "://" not in Storage(config.output.dir).path:
+        yield stem
+        yield from (f"{stem}-{number}" for number in range(2, 1000))
+    while True:  # by chance, where object stores cannot tell who was first
+        yield f"{stem}-{uuid.uuid4().hex[:8]}"
+
+
+def _taken(storage: Storage) -> str:
+    return (
+        f"{storage.path} is there already, and results are never overwritten: choose another name or output.dir, or"
+        " remove the folder"
+    )

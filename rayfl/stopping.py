@@ -1,4 +1,4 @@
-"""Being asked to stop: the round in hand may end and a checkpoint be written, but nobody waits for long."""
+"""Being asked to stop: at once while a run starts; later the round in hand may end and a checkpoint be written."""
 
 import os
 import signal
@@ -24,19 +24,29 @@ class Stopped(KeyboardInterrupt):
         return 128 + self.number
 
 
+STARTING = "stopped while starting; nothing was written"
+
+
 class Stop:
     """Whether somebody has asked to stop, and by which signal."""
 
     def __init__(self) -> None:
         self.asked: int | None = None
+        self.at_once = True
+
+    def between_rounds(self) -> None:
+        """From now on, let signals only be remembered, for the caller to act on between two rounds."""
+        if self.asked is not None:  # the code that was interrupted has caught it
+            raise Stopped(self.asked, STARTING)
+        self.at_once = False
 
 
 @contextmanager
 def stopping(grace: float = GRACE) -> Iterator[Stop]:
-    """Let SIGINT and SIGTERM only be remembered, for the caller to act on between two rounds.
+    """Let SIGINT and SIGTERM raise Stopped while a run starts; later they are remembered, see `Stop.between_rounds`.
 
-    If it does not within `grace` seconds, or if a second SIGINT comes, Stopped is raised where the process stands.
-    Outside the main thread signals are somebody else's, and nothing is changed.
+    If the caller does not act on them within `grace` seconds, or if a second SIGINT comes, Stopped is raised where the
+    process stands. Outside the main thread signals are somebody else's, and nothing is changed.
     """
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():
@@ -46,9 +56,11 @@ def stopping(grace: float = GRACE) -> Iterator[Stop]:
     def asked(number: int, _: FrameType | None) -> None:
         if stop.asked is not None:
             if number == signal.SIGINT:
-                raise Stopped(stop.asked)
+                raise Stopped(stop.asked, STARTING if stop.at_once else "")
             return
         stop.asked = number
+        if stop.at_once:
+            raise Stopped(number, STARTING)
         signal.setitimer(signal.ITIMER_REAL, grace)
         # Not through the console: the handler may have interrupted it in the middle of a line.
         os.write(2, b"\nstopping after this round; Ctrl-C again leaves at once\n")
@@ -62,6 +74,11 @@ def stopping(grace: float = GRACE) -> Iterator[Stop]:
     signal.signal(signal.SIGALRM, too_late)
     try:
         yield stop
+    except KeyboardInterrupt as error:
+        if isinstance(error, Stopped):
+            raise
+        # Whatever a handler raises while Ray waits, Ray raises a KeyboardInterrupt of its own.
+        raise Stopped(stop.asked or signal.SIGINT, STARTING if stop.at_once else "") from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in before.items():

@@ -68,6 +68,15 @@ def actors(kind: str, root: int | None = None) -> list[int]:
     return sorted(pid for pid, title in children(root).items() if title.startswith(f"ray::{kind}"))
 
 
+def alive(pid: int) -> bool:
+    """Whether a process is there and has not ended."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
 def kill(pid: int, number: int = signal.SIGKILL) -> None:
     """Send a signal to a process, if it is still there."""
     with suppress(ProcessLookupError):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from tables import assert_same, tables
 
 from rayfl.checkpoints import Checkpoints
@@ -148,6 +150,30 @@ def test_without_checkpoints_a_run_begins_anew_and_comes_out_the_same(run: Runs)
     short = run("b", *FEDAC, "rounds=3", "output.checkpoint_every=0")
     assert not (Path(short.path) / "checkpoints").exists()
     assert_same(undisturbed, go_on(short, "rounds=5"))
+
+
+@pytest.mark.parametrize("how", ["by hand", "by a program that drops comments"])
+def test_without_checkpoints_a_run_whose_config_was_edited_is_refused(run: Runs, how: str) -> None:
+    path = Path(run("a", *FEDAC, "rounds=3", "output.checkpoint_every=0").path)
+    text = (path / "config.yaml").read_text().replace("lr: 0.1", "lr: 0.2")
+    (path / "config.yaml").write_text(text if how == "by hand" else yaml.safe_dump(yaml.safe_load(text)))
+    before = {p: p.read_bytes() for p in path.rglob("*") if p.is_file()}
+    with pytest.raises(InputError, match=r"local\.lr=0\.2: the run began with 0\.1"):
+        go_on(path, "rounds=5")
+    assert {p: p.read_bytes() for p in path.rglob("*") if p.is_file()} == before
+
+
+def test_only_what_a_checkpoint_names_is_pruned(stopped: Path, tmp_path: Path, run: Runs) -> None:
+    folder = Path(shutil.copytree(stopped, tmp_path / "a"))
+    mine = ["server-notes.txt", "clients-of-mine.npz", "round-trip.json", "server-000001.npz"]
+    for name in mine:
+        (folder / "checkpoints" / name).write_text("mine")
+    assert_same(run("b", *FEDAC, "rounds=6"), go_on(folder))
+    left = {p.name for p in (folder / "checkpoints").iterdir()}
+    assert set(mine) <= left
+    assert {n for n in left if n.startswith("round-0")} == {"round-000004.json", "round-000005.json"}
+    needed = [json.loads(p.read_bytes())["checks"] for p in (folder / "checkpoints").glob("round-0*.json")]
+    assert left == {*mine, "round-000004.json", "round-000005.json"}.union(*needed)
 
 
 @pytest.fixture
@@ -381,6 +407,130 @@ HOSTILE: dict[str, tuple[Callable[[Path], None], list[str], str]] = {
         [],
         r"not of version 1",
     ),
+    "a checkpoint with a key too many": (
+        lambda f: rewrite(f, lambda tree: tree.update(more=1)),
+        [],
+        r"no checkpoint of this rayfl \(more: Extra inputs",
+    ),
+    "a checkpoint that lacks a key": (lambda f: rewrite(f, lambda tree: tree.pop("checks")), [], r"\(checks: Field"),
+    "a checkpoint of round 10**30": (
+        lambda f: rewrite(f, lambda tree: tree.update(round=10**30)),
+        [],
+        r"no checkpoint of this rayfl \(round: ",
+    ),
+    "a checkpoint of a round far away": (
+        lambda f: rewrite_as(f, "round-99999999.json", lambda tree: tree.update(round=99999999)),
+        [],
+        r"is of round 99999999, but the run has only 6 rounds",
+    ),
+    "a checkpoint under the name of another": (
+        lambda f: rewrite_as(f, "round-000005.json", lambda tree: None),
+        [],
+        r"round-000005\.json is damaged.*it is of round 4",
+    ),
+    "a checkpoint whose round is text": (
+        lambda f: rewrite(f, lambda tree: tree.update(round="4")),
+        [],
+        r"\(round: Input should be a valid integer",
+    ),
+    "a checkpoint whose config is a list": (
+        lambda f: rewrite(f, lambda tree: tree.update(config=[])),
+        [],
+        r"\(config: ",
+    ),
+    "a checkpoint whose config is none": (
+        lambda f: rewrite(f, lambda tree: tree.update(config={"rounds": "many", "x": 1})),
+        [],
+        r"round-000004\.json holds no config of this rayfl",
+    ),
+    "a checkpoint whose checks are numbers": (
+        lambda f: rewrite(f, lambda tree: tree.update(checks=dict.fromkeys(tree["checks"], 1))),
+        [],
+        r"\(checks\.",
+    ),
+    "a checkpoint of brackets": (
+        lambda f: newest(f, "checkpoints/round-*.json").write_text("[" * 100_000),
+        [],
+        r"no checkpoint of this rayfl",
+    ),
+    "a checkpoint that names a file elsewhere": (
+        lambda f: rewrite(f, lambda tree: tree.update(server="../../precious.npz")),
+        [],
+        r"\(server: String should match pattern",
+    ),
+    "a checkpoint that names a client file elsewhere": (
+        lambda f: rewrite(f, lambda tree: tree["client_files"].append(["../config.yaml", [1]])),
+        [],
+        r"\(client_files\.",
+    ),
+    "a checkpoint of clients that are not there": (
+        lambda f: remake(f, "clients-*", lambda arrays: arrays["clients.0"].__iadd__(90), shift_clients),
+        [],
+        r"clients-\d+-\d+\.npz does not hold models of this run's clients \(other clients",
+    ),
+    "a checkpoint without the models of some clients": (
+        lambda f: rewrite(f, drop_client_file),
+        [],
+        r"names no models for the clients",
+    ),
+    "a checkpoint whose clients are numbered from behind": (
+        lambda f: remake(f, "clients-*", lambda arrays: arrays["clients.0"].__isub__(12)),
+        [],
+        r"\(other clients",
+    ),
+    "client models of another size": (
+        lambda f: remake(f, "clients-*", lambda arrays: arrays.update({"models.0": arrays["models.0"][:, :-1]})),
+        [],
+        r"does not hold models of this run's clients \(float32 models of shape",
+    ),
+    "client models of another type": (
+        lambda f: remake(f, "clients-*", lambda arrays: arrays.update({"models.0": arrays["models.0"].astype(int)})),
+        [],
+        r"does not hold models of this run's clients \(int64 models",
+    ),
+    "a client file without slots": (
+        lambda f: remake(f, "clients-*", lambda arrays: arrays.pop("slots")),
+        [],
+        r"does not hold models of this run's clients \('slots'",
+    ),
+    "a server file that would fill the memory": (lambda f: inflate(f), [], r"cannot be read \(it is compressed"),
+    "centres of another size": (
+        lambda f: remake(f, "server-*", lambda a: a.update({"method.centres": a["method.centres"][:, :-1]})),
+        [],
+        r"does not hold the state of this method \(its clusters and models do not fit",
+    ),
+    "an embedding of another size": (
+        lambda f: remake(f, "server-*", lambda a: a.update({"method.embedding": a["method.embedding"][:-1]})),
+        [],
+        r"does not hold the state of this method \(method\.embedding has the shape",
+    ),
+    "an assignment of fewer clients": (
+        lambda f: remake(f, "server-*", lambda a: a.update({"method.assignment": a["method.assignment"][:-1]})),
+        [],
+        r"does not hold the state of this method \(its clusters and models do not fit",
+    ),
+    "text in place of the centres": (
+        lambda f: rewrite(f, lambda tree: tree["method"]["fields"].update(centres="abc")),
+        [],
+        r"does not hold the state of this method \(TypeError: str where",
+    ),
+    "a list in place of a state": (
+        lambda f: rewrite(f, lambda tree: tree.update(method={"fields": [1, 2]})),
+        [],
+        r"does not hold the state of this method",
+    ),
+    "a federation of other clients": (
+        lambda f: remake(f, "server-*", lambda a: [a[k].__iadd__(90) for k in a if k.startswith("federation.kept")]),
+        [],
+        r"the checkpoint is not of these clients and this network",
+    ),
+    "a federation of another network": (
+        lambda f: remake(
+            f, "server-*", lambda a: a.update({k: a[k][:, 1:] for k in a if k.startswith("federation.unsent")})
+        ),
+        [],
+        r"the checkpoint is not of these clients and this network",
+    ),
     "a truncated server file": (
         lambda f: spoil(newest(f, "checkpoints/server-*"), "truncated"),
         [],
@@ -445,6 +595,13 @@ HOSTILE: dict[str, tuple[Callable[[Path], None], list[str], str]] = {
         [],
         r"holds files of several runs.*or one of them twice",
     ),
+    "a table under a strange name": (
+        lambda f: (f / "rounds" / "part-00000.parquet").rename(f / "rounds" / "part-00007.parquet"),
+        [],
+        r"holds files that no run writes",
+    ),
+    "a table of a billion rounds": (lambda f: relabel(f, round=10**9), [], r"lacks rounds \[4, 5, 6, 7, 8\]"),
+    "a table of rounds before the first": (lambda f: relabel(f, round=-1), [], r"holds files of several runs"),
     "rounds that are gone": (
         lambda f: spoil(f / "rounds" / "part-00000.parquet", "gone"),
         [],
@@ -481,10 +638,50 @@ def rewrite(folder: Path, change: Callable[[dict], None]) -> None:
     path.write_text(json.dumps(tree))
 
 
+def rewrite_as(folder: Path, name: str, change: Callable[[dict], None]) -> None:
+    rewrite(folder, change)
+    newest(folder, "checkpoints/round-*.json").rename(folder / "checkpoints" / name)
+
+
+def remake(
+    folder: Path,
+    pattern: str,
+    change: Callable[[dict[str, np.ndarray]], object],
+    also: Callable[[dict, str], None] = lambda tree, name: None,
+) -> None:
+    """Change the arrays of a file that the last checkpoint names, and set length and checksum right."""
+    path = newest(folder, f"checkpoints/{pattern}")
+    with np.load(path) as file:
+        arrays = {key: file[key] for key in file.files}
+    change(arrays)
+    np.savez(path, **arrays)  # type: ignore[arg-type]
+    recheck(folder, path)
+    rewrite(folder, lambda tree: also(tree, path.name))
+
+
+def recheck(folder: Path, path: Path) -> None:
+    data = path.read_bytes()
+    rewrite(folder, lambda tree: tree["checks"].update({path.name: [len(data), zlib.crc32(data)]}))
+
+
+def shift_clients(tree: dict, name: str) -> None:
+    """Let the JSON name the same strange clients as the file does."""
+    tree["client_files"] = [[n, [c + 90 for c in who] if n == name else who] for n, who in tree["client_files"]]
+
+
+def drop_client_file(tree: dict) -> None:
+    name, _ = tree["client_files"].pop()
+    del tree["checks"][name]
+
+
+def inflate(folder: Path) -> None:
+    path = newest(folder, "checkpoints/server-*")
+    np.savez_compressed(path, **{"method.centres": np.zeros(10**7)})
+    recheck(folder, path)
+
+
 def forge(folder: Path) -> None:
     """Put code where data belong, with the right length and checksum: it must still not be loaded."""
-    import zlib
-
     path = newest(folder, "checkpoints/server-*")
 
     class Bomb:
@@ -492,8 +689,7 @@ def forge(folder: Path) -> None:
             return os.system, (f"touch {folder}/exploded",)
 
     np.savez(path, **{"method.centres": np.array([Bomb()], dtype=object)})  # type: ignore[arg-type]
-    data = path.read_bytes()
-    rewrite(folder, lambda tree: tree["checks"].update({path.name: [len(data), zlib.crc32(data)]}))
+    recheck(folder, path)
 
 
 def swap(folder: Path) -> None:
@@ -503,11 +699,15 @@ def swap(folder: Path) -> None:
     other.write_bytes(first)
 
 
-def relabel(folder: Path, seed: int) -> None:
+def relabel(folder: Path, seed: int | None = None, round: int | None = None) -> None:
+    """Give all rows another seed, or the last one another round."""
     path = folder / "rounds" / "part-00000.parquet"
     table = pq.read_table(path)
-    at = table.schema.get_field_index("seed")
-    pq.write_table(table.set_column(at, table.schema.field(at), pa.array([seed] * len(table))), path)
+    column, values = ("seed", [seed] * len(table)) if seed is not None else ("round", [*table["round"].to_pylist()])
+    if round is not None:
+        values[3:] = [round] + [round + n for n in range(1, len(values) - 3)]
+    at = table.schema.get_field_index(column)
+    pq.write_table(table.set_column(at, table.schema.field(at), pa.array(values)), path)
 
 
 @pytest.mark.parametrize("what", HOSTILE)

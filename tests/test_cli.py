@@ -143,6 +143,45 @@ def test_a_run_that_fails_after_its_start_exits_with_1(rayfl_typed: Callable[...
     assert re.search(r"error: .*lower local\.lr", err)
 
 
+EXITS = {
+    "the import of a method": ("method.name=leaving:M", "sys.exit(0)", r"it calls sys\.exit\(0\) when it is imported"),
+    "the import of a model": ("model.name=leaving:M", "sys.exit()", r"it calls sys\.exit\(None\) when it is imported"),
+    "building a model": ("model.name=leaving:M", "def M(classes):\n    sys.exit(0)", r"cannot be built: SystemExit"),
+    "a model's first batch": (
+        "model.name=leaving:M",
+        "class M(nn.Linear):\n    def __init__(self, classes):\n        super().__init__(64, classes)\n"
+        "    def forward(self, x):\n        sys.exit(0)",
+        r"fails on a batch of shape \(3, 1, 8, 8\): SystemExit",
+    ),
+    "a method's own check": (
+        "method.name=leaving:M",
+        "class M(FedAvg):\n    @classmethod\n    def check(cls, *_):\n        sys.exit(0)",
+        r"code that the config names called sys\.exit\(0\)",
+    ),
+    "a method's start": (
+        "method.name=leaving:M",
+        "class M(FedAvg):\n    def start(self):\n        sys.exit(0)",
+        r"method\.name=leaving:M cannot start",
+    ),
+}
+
+
+@pytest.mark.parametrize("where", EXITS)
+def test_sys_exit_in_code_that_a_config_names_is_no_success_and_leaves_nothing(
+    rayfl_typed: Callable[..., Typed], tmp_path: Path, where: str
+) -> None:
+    word, code, told = EXITS[where]
+    imports = "import sys\nfrom torch import nn\nfrom rayfl.methods.fedavg import FedAvg\n"
+    (tmp_path / "leaving.py").write_text(f"{imports}{code}\n")
+    try:
+        status, _, err = rayfl_typed("run", "federation=serial", "rounds=2", word)
+    finally:
+        sys.modules.pop("leaving", None)
+    assert status in (1, 2), err
+    assert re.search(f"error: .*{told}", err), err
+    assert not (tmp_path / "runs").exists()
+
+
 def test_partition_prints_every_client_and_draws_a_figure(rayfl_typed: Callable[..., Typed], tmp_path: Path) -> None:
     code, out, _ = rayfl_typed("partition", "partition.clients=8", "-o", "figure.png")
     assert code == 0

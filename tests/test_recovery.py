@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults import Driver, actors, children, kill, rounds_in, wait_until
+from faults import Driver, actors, alive, children, kill, rounds_in, wait_until
 from tables import assert_same, recoveries
 
 from rayfl import simulation
 from rayfl.config import load_config
-from rayfl.errors import ClientError, RayflError
+from rayfl.errors import ClientError, MethodError, RayflError
 from rayfl.results import Run, load
 from rayfl.screen import Screen
 from rayfl.simulation import resume, simulate
@@ -173,6 +173,95 @@ def test_an_error_in_a_clients_own_code_is_no_loss(ray_session: None, tmp_path: 
     released()
 
 
+EXITS = {
+    "a method's round": (
+        "method.name=leaving:Leaving",
+        r"method\.name=leaving:Leaving failed in round 2:\nTraceback(.|\n)*SystemExit: 0\n",
+    ),
+    "a client's training": (
+        "model.name=leaving:Trained",
+        r"client \d+ failed in round 1:\nTraceback(.|\n)*SystemExit: 0\n",
+    ),
+    "a client's test": ("model.name=leaving:Tested", r"clients failed in 'evaluate':\nTraceback(.|\n)*SystemExit: 0\n"),
+}
+LEAVING = """
+import sys
+from torch import nn
+from rayfl.methods.fedavg import FedAvg
+
+class Leaving(FedAvg):
+    def round(self, cohort):
+        super().round(cohort)
+        if self.fed.round == 2:
+            sys.exit(0)
+
+class Net(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.head = nn.Linear(64, classes)
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        if self.calls > 5 and self.training == self.leaves_in_training:
+            sys.exit(0)
+        return self.head(x.flatten(1))
+
+class Trained(Net):
+    leaves_in_training = True
+
+class Tested(Net):
+    leaves_in_training = False
+"""
+
+
+@pytest.mark.parametrize("federation", ["serial", "ray"])
+@pytest.mark.parametrize("where", EXITS)
+def test_sys_exit_in_a_users_code_is_an_error_of_that_code_and_neither_an_end_nor_a_loss(
+    where: str, federation: str, ray_session: None, tmp_path: Path, own_code: Callable[[str, str], None]
+) -> None:
+    own_code("leaving", LEAVING)
+    word, told = EXITS[where]
+    screen = Saboteur({})
+    words = [f"output.dir={tmp_path}", "name=a", "method.name=fedavg", "training=loop", "rounds=3", "ray.actors=1"]
+    config = load_config(None, [*words, f"federation={federation}", "output.checkpoint_every=1", word])
+    resumable = rf"once that is mended, go on after round \d with: rayfl resume {tmp_path}/a$"
+    with pytest.raises(RayflError, match=told + resumable) as error:
+        simulate(config, screen)
+    assert error.value.exit_code == 1
+    assert not screen.warnings
+
+
+@pytest.mark.parametrize("federation", ["serial", "ray"])
+def test_an_error_in_a_methods_round_says_how_to_go_on(
+    federation: str, ray_session: None, tmp_path: Path, own_code: Callable[[str, str], None]
+) -> None:
+    own_code(
+        "wrong",
+        f"""
+from pathlib import Path
+from rayfl.methods.fedavg import FedAvg
+
+class Wrong(FedAvg):
+    def round(self, cohort):
+        super().round(cohort)
+        if self.fed.round == 3 and not Path({str(tmp_path / "mended")!r}).exists():
+            raise KeyError("the cat ate it")
+""",
+    )
+    common = [f"output.dir={tmp_path}", "method.name=wrong:Wrong", "local.steps=2", "rounds=4"]
+    words = [*common, "name=a", f"federation={federation}", "ray.actors=1", "output.checkpoint_every=1"]
+    with pytest.raises(
+        MethodError,
+        match=r"method\.name=wrong:Wrong failed in round 3:\nTraceback(.|\n)*KeyError: 'the cat ate it'\n"
+        rf"once that is mended, go on after round 2 with: rayfl resume {tmp_path}/a$",
+    ):
+        simulate(load_config(None, words), Saboteur({}))
+    (tmp_path / "mended").touch()
+    undisturbed = simulate(load_config(None, [*common, "name=b", "federation=serial"]), Screen(quiet=True))
+    assert_same(undisturbed, resume(tmp_path / "a", ["method.name=wrong:Wrong"], Screen(quiet=True)))
+
+
 def test_actors_that_come_later_are_of_the_class_of_the_first(ray_session: None) -> None:
     """Every process keeps each class of actors that it has met; one for each recovery would add up."""
     from rayfl.federation.ray_server import RayServer
@@ -230,14 +319,6 @@ def test_a_killed_driver_leaves_no_orphans_and_its_run_goes_on(
     assert 4 <= rounds_in(tmp_path / "a") < 60
     run = resume(tmp_path / "a", ["federation=serial"], Screen(quiet=True))
     assert_same(undisturbed([*FEDAC, "rounds=60"]), run)
-
-
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

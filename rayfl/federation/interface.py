@@ -16,6 +16,7 @@ import numpy as np
 from rayfl.aggregation import fraction_bits, mean_of
 from rayfl.clustering.similarity import LowRankMap
 from rayfl.config import ModelConfig
+from rayfl.errors import InputError
 from rayfl.federation.client_state import ClientState
 from rayfl.federation.orders import EvaluateOrder, Given, TrainOrder
 from rayfl.models import Layout, Part
@@ -443,6 +444,7 @@ class Federation(ABC):
 
     def restore(self, state: FederationState, number: int) -> None:
         """Go back to how things stood after round `number`; `adopt` then brings the clients' models."""
+        self._refuse_foreign(state)
         self.forget()
         self.round = number
         self._changed_in[:] = number
@@ -453,6 +455,23 @@ class Federation(ABC):
         has = np.zeros(self.clients, bool)
         has[state.has_map] = True
         self._has_map, self._map_digest = (None, has), state.map_digest
+
+    def _refuse_foreign(self, state: FederationState) -> None:
+        """Refuse what cannot be a state of this federation: other clients, or another network."""
+        faults = [] if state.kept.keys() == state.unsent.keys() else ["unsent"]
+        for name, clients in {**state.kept, "has_map": state.has_map}.items():
+            numbers = clients.ndim == 1 and clients.dtype.kind == "i" and len(np.unique(clients)) == len(clients)
+            if not numbers or (len(clients) and not 0 <= clients.min() <= clients.max() < self.clients):
+                faults.append(name)
+        for name in state.kept.keys() & state.unsent.keys():
+            unsent = state.unsent[name]
+            if unsent.dtype != bool or unsent.shape != (len(state.kept[name]), len(self.layout.layers) + 1):
+                faults.append(name)
+        if faults:
+            raise InputError(
+                f"the checkpoint is not of these clients and this network (see {', '.join(sorted(set(faults)))}):"
+                " restore it from a backup, or run anew"
+            )
 
     def adopt(self, states: Mapping[int, ClientState]) -> None:
         """Give clients back what they kept, spread over the workers."""

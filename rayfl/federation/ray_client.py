@@ -13,8 +13,10 @@ from threadpoolctl import threadpool_limits
 
 from rayfl.config import Config
 from rayfl.data import Dataset, Partition
+from rayfl.errors import ClientError
 from rayfl.federation.allocator import keep_freed_memory
 from rayfl.federation.devices import request_determinism
+from rayfl.own_code import told_as
 
 #: Calls of this group are answered while the actor computes.
 HEALTH = "health"
@@ -76,7 +78,8 @@ class ClientActor:
         """Do one operation of the worker."""
         if epoch != self._epoch:
             raise RuntimeError(f"{operation} was asked for before a recovery, and comes too late")
-        return getattr(self._worker, operation)(shared, *arguments)
+        with told_as(ClientError, f"clients failed in '{operation}'"):
+            return getattr(self._worker, operation)(shared, *arguments)
 
     @ray.method(concurrency_group=HEALTH)
     def ping(self) -> None:

@@ -10,14 +10,17 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import floor
+from pathlib import Path
 from typing import Any
 
 import ray
+from ray.job_config import JobConfig
 from ray.util.placement_group import PlacementGroup, get_current_placement_group, get_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from rayfl.config import RayConfig
 from rayfl.errors import InputError
+from rayfl.stopping import STARTING, Stopped
 
 _SLACK = 1e-9  # 3 * (1 / 3) must count as a whole GPU
 
@@ -31,6 +34,7 @@ def connected(config: RayConfig) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
+    in_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGTERM)
     address = config.address or os.environ.get("RAY_ADDRESS") or "local"
     try:
@@ -40,23 +44,37 @@ def connected(config: RayConfig) -> Iterator[None]:
             log_to_driver=False,
             logging_level=logging.ERROR,
             include_dashboard=False if address == "local" else None,
+            job_config=_job_config(),
         )
+    except SystemExit as left:
+        if left.code == signal.SIGTERM:  # Ray has put its own handler in place of the one before
+            raise Stopped(signal.SIGTERM, STARTING) from None
+        raise
     except (OSError, ValueError, RuntimeError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(
             f"ray.address={address}: no Ray cluster answers there ({reason}); start one with 'ray start --head',"
             " or leave ray.address and RAY_ADDRESS empty for a local one"
         ) from None
-    in_main = threading.current_thread() is threading.main_thread()
     if in_main:
         # Ray's own handler exits with 15; a shell expects 128 more of a process that SIGTERM ended.
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+        default = before in (None, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, (lambda *_: sys.exit(128 + signal.SIGTERM)) if default else before)
     try:
         yield
     finally:
         ray.shutdown()
         if in_main:
             signal.signal(signal.SIGTERM, before)
+
+
+def _job_config() -> JobConfig:
+    """Keep Ray from putting the current folder first on its workers' path, where it would hide installed packages.
+
+    Only where rayfl itself lies there, workers need it; and a job that Ray has started has its folder shipped by Ray.
+    """
+    needed = Path.cwd() == Path(__file__).parents[2] or "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
+    return JobConfig(_client_job=not needed)
 
 
 def _knock(address: str) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
 from rayfl.config import Config
 from rayfl.errors import LostError, RayflError
@@ -26,7 +26,10 @@ class RayFederation(Federation):
         self._epoch, self._actors = epoch, list(actors)
 
     def _share(self, arrays: Any) -> Any:
-        return ray.put(arrays)
+        try:
+            return ray.put(arrays)
+        except RayError as error:
+            raise _lost(error) from None
 
     def _ask(self, operation: str, shares: Mapping[int, tuple[Any, ...]], shared: Any = None) -> dict[int, Any]:
         calls = [
@@ -95,9 +98,12 @@ def get(calls: Sequence[Any]) -> list[Any]:
         return ray.get(list(calls))
     except RayTaskError as error:
         raise _unwrapped(error) from None
+    except ActorDiedError as error:
+        if error.actor_init_failed:  # another one would fail like it
+            raise RayflError(f"an actor cannot start:\n{error}") from None
+        raise _lost(error) from None
     except RayError as error:  # a dead or unreachable actor, or an object that went with its node
-        reason = str(error).strip().splitlines()[0]
-        raise LostError(f"{type(error).__name__}: {reason}") from None
+        raise _lost(error) from None
 
 
 def _unwrapped(error: RayTaskError) -> Exception:
@@ -106,5 +112,9 @@ def _unwrapped(error: RayTaskError) -> Exception:
     if isinstance(cause, RayflError):
         return cause
     if isinstance(cause, RayError) and not isinstance(cause, RayTaskError):
-        return LostError(f"{type(cause).__name__}: {str(cause).strip().splitlines()[0]}")
+        return _lost(cause)
     return error
+
+
+def _lost(error: RayError) -> LostError:
+    return LostError(f"{type(error).__name__}: {str(error).strip().splitlines()[0]}")

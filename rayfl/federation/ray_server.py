@@ -27,6 +27,7 @@ from rayfl.federation.ray_cluster import (
     server_strategy,
 )
 from rayfl.federation.ray_federation import Actor, ServerActor, get
+from rayfl.own_code import search_path
 from rayfl.preparation import Prepared, after_trying
 from rayfl.server import RoundRecord, Snapshot
 
@@ -35,6 +36,8 @@ log = logging.getLogger(__name__)
 #: Seconds between two looks at how the actors are, at most; and between two looks for room for more of them.
 LOOK_EVERY = 1.0
 GROW_EVERY = 10.0
+#: So often may actors be lost before the first round: something kills them each time.
+MOST_LOSSES = 5
 
 
 # Actors' classes, which answer pings while they compute. Made once: every process that meets one keeps it for good.
@@ -71,6 +74,8 @@ class RayServer:
         self._tick = min(LOOK_EVERY, config.ray.lost_after / 4)
         self._looked = self._grown = time.monotonic()
         self._running: Any = None
+        #: What was lost and replaced before the first round, in words.
+        self.lost_at_start: list[str] = []
         wanted = actors_that_fit(config.ray, config.partition.clients)
         strategy = client_strategy(config.ray)
         try:
@@ -78,12 +83,10 @@ class RayServer:
             self._server = _Watched(self._new_server())
             self.prepared = prepared()
             while len(self._clients) > self.prepared.partition.clients:
-                ray.kill(self._clients.pop().actor)
+                _kill(self._clients.pop())
             # Once into the object store, where all actors of a node read them without copying.
             self._data = (ray.put(self.prepared.dataset), ray.put(self.prepared.partition))
-            self._wait_for_seats()
-            self._settle_trainer()
-            self._open_server()
+            self._start()
         except BaseException:
             self.close()
             raise
@@ -142,26 +145,61 @@ class RayServer:
             resources=config.resources or None,
             scheduling_strategy=strategy,
         )
-        return options.remote(sys.path)
+        return options.remote(search_path(self._config))
 
     def _new_server(self, trusted: Collection[str] | None = None) -> Actor:
         strategy = server_strategy(self._config.ray, trusted)
-        return _SERVER.options(num_cpus=0, scheduling_strategy=strategy).remote(sys.path)
+        return _SERVER.options(num_cpus=0, scheduling_strategy=strategy).remote(search_path(self._config))
 
     def _open(self, client: _Watched) -> Any:
         client.opening = client.actor.open.remote(self._epoch, self.prepared.config, *self._data)
         return client.opening
 
+    def _start(self) -> None:
+        """Wait until everyone is ready; actors that are lost on the way are replaced, as they are later."""
+        self._wait_for_seats()
+        act: Callable[[], str | None] = self._settle_and_open
+        while True:
+            try:
+                recovered = act()
+            except NobodyLeftError:
+                raise
+            except LostError as error:
+                if len(self.lost_at_start) >= MOST_LOSSES:
+                    raise LostError(f"actors were lost again and again while starting, last by {error}") from None
+                self.lost_at_start.append(f"while starting: {error}")
+                act = self._recover_at_start
+            else:
+                self.lost_at_start += [recovered] if recovered else []
+                return
+
+    def _settle_and_open(self) -> None:
+        self._settle_trainer()
+        self._open_server()
+
+    def _recover_at_start(self) -> str:
+        recovered = self.recover()
+        self._settle_and_open()
+        return recovered
+
     def _wait_for_seats(self) -> None:
-        """Wait for the first actors; they must all start, or what is missing is told."""
-        timeout = self._config.ray.start_timeout
+        """Wait for the first actors; they must all start, or what is missing is told. Those that die are replaced."""
         calls = [self._open(client) for client in self._clients]
-        ready, waiting = ray.wait(calls, num_returns=len(calls), timeout=timeout)
+        _, waiting = ray.wait(calls, num_returns=len(calls), timeout=self._config.ray.start_timeout)
+        seated = []
+        for client in self._clients:
+            if client.opening in waiting:
+                continue
+            try:
+                client.seat = get([client.opening])[0]
+                seated.append(client)
+            except LostError as error:
+                self.lost_at_start.append(f"while starting: {error}")
         if waiting:
-            get(ready)  # an actor that failed to start says why
             raise InputError(explain_unplaced(self._config.ray, len(waiting), len(calls)))
-        for client, seat in zip(self._clients, get(calls), strict=True):
-            client.seat = seat
+        if len(seated) < len(calls):
+            self._clients = seated
+            self._replace(len(calls) - len(seated))
 
     def _settle_trainer(self) -> None:
         """Let the actors try the vectorised trainer if they have GPUs: here on the driver there may be none."""

@@ -6,8 +6,10 @@ from typing import Any
 import torch
 from threadpoolctl import threadpool_limits
 
+from rayfl.errors import ClientError
 from rayfl.federation.interface import Facts, Federation
 from rayfl.federation.worker import Worker
+from rayfl.own_code import told_as
 
 
 class SerialFederation(Federation):
@@ -25,7 +27,8 @@ class SerialFederation(Federation):
 
     def _ask(self, operation: str, shares: Mapping[int, tuple[Any, ...]], shared: Any = None) -> dict[int, Any]:
         call = getattr(self._worker, operation)
-        return {worker: call(shared, *arguments) for worker, arguments in shares.items()}
+        with told_as(ClientError, f"clients failed in '{operation}'"):
+            return {worker: call(shared, *arguments) for worker, arguments in shares.items()}
 
     def close(self) -> None:
         """Give the process its threads back."""

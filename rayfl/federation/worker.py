@@ -3,7 +3,6 @@
 The same class runs in this process and inside a Ray actor; it does not know which.
 """
 
-import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +18,7 @@ from rayfl.federation.client_state import ClientState, ClientStates
 from rayfl.federation.orders import EvaluateOrder, Given, TrainOrder
 from rayfl.models import FlatModel, Part, build_model
 from rayfl.models.zoo import wants_channels_last
+from rayfl.own_code import told_as
 from rayfl.randomness import Purpose, generator, torch_seed
 from rayfl.training.batches import draw_batches
 from rayfl.training.choice import try_together
@@ -92,15 +92,13 @@ class Worker:
         local = self.config.local
         lr = local.lr * local.lr_decay ** (order.round - 1)
         clients = [int(order.clients[at]) for at in places]
-        try:
+        names = f"client {clients[0]}" if len(clients) == 1 else f"one of the clients {clients}"
+        with told_as(ClientError, f"{names} failed in round {order.round}"):
             trainees = [self._trainee(stacks, order, at, client) for at, client in zip(places, clients, strict=True)]
             if self.config.training == "vectorised":
                 vectors = train_together(self.model, trainees, local, lr)
             else:
                 vectors = [train_alone(self.model, trainee, local, lr) for trainee in trainees]
-        except Exception:
-            names = f"client {clients[0]}" if len(clients) == 1 else f"one of the clients {clients}"
-            raise ClientError(f"{names} failed in round {order.round}:\n{traceback.format_exc()}") from None
         for client, vector in zip(clients, vectors, strict=True):
             self._store(order.slot, client, vector.cpu().numpy(), order.keep)
 

@@ -1,7 +1,5 @@
 """One file per method, each a short server program. `METHODS` lists them; a config may also name a user's own."""
 
-import importlib
-
 from pydantic import ValidationError
 
 from rayfl.config import Config, MethodConfig, describe_errors
@@ -27,6 +25,7 @@ from rayfl.methods.method import Method
 from rayfl.methods.oneshot_ifca import OneShotIFCA
 from rayfl.methods.options import MethodOptions
 from rayfl.methods.sr_fca import SRFCA
+from rayfl.own_code import import_own
 
 METHODS: dict[str, type[Method]] = {
     "local": Local,
@@ -63,7 +62,7 @@ def find_method(name: str) -> type[Method]:
         return METHODS[name]
     module, _, attribute = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        found = getattr(import_own(module), attribute)
     except ImportError as error:
         raise InputError(
             f"method.name={name}: cannot import {module} ({error}); is its folder on PYTHONPATH?"

@@ -3,7 +3,6 @@
 Which part of a network is its head, and how its weights become a vector, is in `flat`. Nothing here trains.
 """
 
-import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from torch.nn.parameter import is_lazy
 
 from rayfl.config import ModelConfig
 from rayfl.errors import InputError, closest
+from rayfl.own_code import import_own
 from rayfl.randomness import Purpose, torch_seed
 
 Shape = tuple[int, ...]
@@ -389,7 +389,7 @@ def _build_imported(config: ModelConfig, input_shape: Shape, classes: int, vocab
         ) from None
     try:
         module = make(**arguments)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(
             f"model.name={config.name} with model.options={config.options} cannot be built:"
             f" {type(error).__name__}: {_first_line(error)}"
@@ -405,7 +405,7 @@ def _build_imported(config: ModelConfig, input_shape: Shape, classes: int, vocab
 def _import(path: str) -> Callable[..., Any]:
     module_name, _, name = path.partition(":")
     try:
-        module = importlib.import_module(module_name)
+        module = import_own(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name == error.name or module_name.startswith(error.name + ".")):
             raise InputError(
@@ -432,7 +432,7 @@ def _try_out(module: nn.Module, name: str, input_shape: Shape, classes: int, voc
     try:
         with torch.no_grad():
             output = module.eval()(batch)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(
             f"model.name={name} fails on a batch of shape {tuple(batch.shape)}:"
             f" {type(error).__name__}: {_first_line(error)}"
@@ -449,5 +449,5 @@ def _try_out(module: nn.Module, name: str, input_shape: Shape, classes: int, voc
         raise InputError(f"model.name={name} never uses its lazy parameters {', '.join(unsettled)}: remove them")
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     return (str(error).strip() or "no message").splitlines()[0]

@@ -7,7 +7,7 @@ through `Storage` too, but what is in them is the engine's business.
 from rayfl.results.reader import Run, load, load_begun
 from rayfl.results.schema import CLIENTS, CLUSTERS, ROUNDS, TABLES
 from rayfl.results.storage import Storage
-from rayfl.results.writer import RunWriter, TableWriter, check_tables, run_name
+from rayfl.results.writer import RunWriter, TableWriter, check_tables, run_name, written_config
 
 __all__ = [
     "CLIENTS",
@@ -22,4 +22,5 @@ __all__ = [
     "load",
     "load_begun",
     "run_name",
+    "written_config",
 ]

@@ -1,22 +1,27 @@
 """A folder to write into: a local path, or any pyarrow.fs / fsspec URI. Files appear whole or not at all.
 
-Knows bytes and names, not what is in them: tables are the `writer`'s and `reader`'s.
+Knows bytes and names, not what is in them: tables are the `writer`'s and `reader`'s. A folder may come from somebody
+else: links inside it are never followed, and only plain files are opened.
 """
 
 import errno
 import fcntl
 import os
+import stat
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from pyarrow import fs
 
-from rayfl.errors import InputError
+from rayfl.errors import InputError, RayflError
+
+T = TypeVar("T")
 
 
 class Storage:
@@ -56,9 +61,16 @@ class Storage:
         """Make the folder where it is not there yet."""
         self._attempt(self._backend.make)
 
-    def _attempt(self, action: Callable[[], None]) -> None:
+    def claim(self) -> bool:
+        """Make the folder, and say whether it is new: of several processes that try, only one is told so.
+
+        Object stores have no folders to make, so there two processes may both be told so at the same moment.
+        """
+        return self._attempt(self._backend.claim)
+
+    def _attempt(self, action: Callable[[], T]) -> T:
         try:
-            action()
+            return action()
         except (OSError, pa.ArrowException, ValueError) as error:
             reason = getattr(error, "strerror", None) or (str(error) or type(error).__name__).splitlines()[0]
             raise InputError(
@@ -90,8 +102,16 @@ class Storage:
         """Keep other processes from writing to this folder while inside; a killed one holds nothing back.
 
         Only where there are locks: object stores have none, and some network file systems are mounted without.
+        While inside, the path must go on leading to this folder: after it was deleted, nothing makes it anew.
         """
-        with self._backend.locked() as mine:
+        with ExitStack() as stack:
+            try:
+                mine = stack.enter_context(self._backend.locked())
+            except OSError as error:
+                raise InputError(
+                    f"{self.path} cannot be locked: {error.strerror or error}; mend that, or set output.dir to another"
+                    " folder"
+                ) from None
             if not mine:
                 raise InputError(f"{self.path} is being written to by another process: wait for it, or stop it first")
             yield
@@ -120,6 +140,9 @@ class _Backend(ABC):
     def make(self) -> None: ...
 
     @abstractmethod
+    def claim(self) -> bool: ...
+
+    @abstractmethod
     def probe(self) -> None: ...
 
     @abstractmethod
@@ -146,12 +169,22 @@ class _Local(_Backend):
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
         self.path = str(self._root)
+        self._held: int | None = None  # the folder, opened, while it is locked
+        self._made: set[str] = set()  # folders inside that are known to be there
 
     def make(self) -> None:
         if self._root.exists() and not self._root.is_dir():
             raise ValueError("it is a file")
         self._root.mkdir(parents=True, exist_ok=True)
         self.probe()
+
+    def claim(self) -> bool:
+        self._root.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._root.mkdir()
+        except FileExistsError:
+            return False
+        return True
 
     def probe(self) -> None:
         nearest = next(folder for folder in (self._root, *self._root.parents) if folder.exists())
@@ -163,54 +196,132 @@ class _Local(_Backend):
         probe.unlink()
 
     def write(self, name: str, data: bytes | pa.Buffer) -> None:
-        target = self._root / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        # Aside in the same folder, since a rename is atomic only within a file system. The dot keeps readers
-        # of the folder (pandas, pyarrow, Spark) off it; unique, lest a writer believed dead do harm.
-        aside = target.parent / f".{target.name}.{uuid.uuid4().hex[:12]}"
-        try:
-            with aside.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            aside.replace(target)
-        except BaseException:
-            aside.unlink(missing_ok=True)
-            raise
-        # The rename itself is on disk only once the folder is.
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        folder, _, name = name.rpartition("/")
+        with self._opened(folder, make=True) as where:
+            # Aside in the same folder, since a rename is atomic only within a file system. The dot keeps readers
+            # of the folder (pandas, pyarrow, Spark) off it; unique, lest a writer believed dead do harm.
+            aside = f".{name}.{uuid.uuid4().hex[:12]}"
+            try:
+                with os.fdopen(os.open(aside, _NEW_FILE, 0o666, dir_fd=where), "wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(aside, name, src_dir_fd=where, dst_dir_fd=where)
+            except BaseException:
+                with suppress(OSError):
+                    os.unlink(aside, dir_fd=where)
+                raise
+            os.fsync(where)  # the rename itself is on disk only once the folder is
 
     def read(self, name: str) -> bytes:
-        return (self._root / name).read_bytes()
+        folder, _, name = name.rpartition("/")
+        with self._opened(folder) as where:
+            path = f"{self.path}/{folder}/{name}" if folder else f"{self.path}/{name}"
+            with os.fdopen(_open_plain_file(name, os.O_RDONLY, where, path), "rb") as file:
+                return file.read()
 
     def remove(self, name: str) -> None:
-        (self._root / name).unlink(missing_ok=True)
+        folder, _, name = name.rpartition("/")
+        with suppress(FileNotFoundError), self._opened(folder) as where:
+            os.unlink(name, dir_fd=where)
 
     def exists(self, name: str) -> bool:
         return (self._root / name).exists()
 
     def names(self, folder: str) -> list[str]:
         try:
-            return [entry.name for entry in (self._root / folder).iterdir()]
+            with self._opened(folder) as where:
+                return [entry.name for entry in os.scandir(where)]
         except (FileNotFoundError, NotADirectoryError):
             return []
 
     @contextmanager
     def locked(self) -> Iterator[bool]:
-        with (self._root / ".lock").open("w") as file:
+        with self._opened("") as root:
+            lock = _open_plain_file(".lock", os.O_RDWR | os.O_CREAT, root, f"{self.path}/.lock")
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
+                os.close(lock)
                 yield False
                 return
             except OSError as error:
                 if error.errno not in _NO_LOCKS:
+                    os.close(lock)
                     raise
-            yield True
+            self._held = root
+            try:
+                yield True
+            finally:
+                self._held = None
+                os.close(lock)
+
+    @contextmanager
+    def _opened(self, folder: str, make: bool = False) -> Iterator[int]:
+        """Open a folder below the root, and no link on the way to it.
+
+        A folder that was there before is not made again: what it held would be missing without a word.
+        """
+        if make and self._held is None:
+            self._root.mkdir(parents=True, exist_ok=True)
+        where = os.open(self._root, _FOLDER) if self._held is None else self._same_root()
+        try:
+            path = ""
+            for part in folder.split("/") if folder else []:
+                path = f"{path}/{part}"
+                if make and path not in self._made:
+                    with suppress(FileExistsError):
+                        os.mkdir(part, dir_fd=where)
+                try:
+                    inner = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=where)
+                except OSError:
+                    _refuse_link(part, where, f"{self.path}{path}")
+                    raise
+                os.close(where)
+                where = inner
+                self._made.add(path)
+            yield where
+        finally:
+            os.close(where)
+
+    def _same_root(self) -> int:
+        """Open the root, which must still be the folder that was locked."""
+        assert self._held is not None
+        try:
+            root = os.open(self._root, _FOLDER)
+        except (FileNotFoundError, NotADirectoryError):
+            raise RayflError(_gone(self.path)) from None
+        if not os.path.samestat(os.fstat(root), os.fstat(self._held)):
+            os.close(root)
+            raise RayflError(_gone(self.path))
+        return root
+
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+
+
+def _open_plain_file(name: str, flags: int, folder: int, path: str) -> int:
+    """Open a file of a folder: no link, and nothing that would block or do more than hold bytes."""
+    try:
+        file = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666, dir_fd=folder)
+    except OSError:
+        _refuse_link(name, folder, path)
+        raise
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise InputError(f"{path} is not a file: restore it, or run again")
+    return file
+
+
+def _refuse_link(name: str, folder: int, path: str) -> None:
+    with suppress(OSError):
+        if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            raise InputError(f"{path} is a link, and links in a run folder are not followed: put what it names there")
+
+
+def _gone(path: str) -> str:
+    return f"{path} was deleted, moved or replaced while the run was writing to it, and the run has ended: run again"
 
 
 class _Remote(_Backend):
@@ -228,6 +339,12 @@ class _Remote(_Backend):
             raise ValueError("it is a file")
         self._fs.create_dir(self._root, recursive=True)
         self.probe()
+
+    def claim(self) -> bool:
+        if self.exists(""):
+            return False
+        self.make()
+        return True
 
     def probe(self) -> None:
         name = f".probe-{uuid.uuid4().hex}"

@@ -8,6 +8,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ from rayfl.results.storage import Storage
 SEAL_ROUNDS = 64
 SEAL_SHARE = 0.25
 SEAL_ROWS = 500_000
+
+_CONFIG = b"rayfl_config"
 
 
 class TableWriter:
@@ -84,7 +87,7 @@ class TableWriter:
         self._storage.write(self._file(number), sink.getvalue())
 
     def _file(self, number: int) -> str:
-        return f"{self._name}/part-{number:05d}.parquet"
+        return f"{self._name}/{_part_name(number)}"
 
     def _take_back(self, parts: list[str], last: int) -> None:
         # From the last file to the first, so that a second crash still leaves no gap. Files are emptied, not
@@ -102,7 +105,8 @@ class RunWriter:
     """The three tables of a run. Readers are at most `flush_seconds` and one round behind.
 
     Where writing is slow, they are further behind, unless `flush_seconds` is 0: then every round is written.
-    With `resume_after`, an interrupted run goes on after that round; see `TableWriter`.
+    With `resume_after`, an interrupted run goes on after that round; see `TableWriter`. `config` goes into the metadata
+    of every file, so that rows can be told from those of another config.
     """
 
     def __init__(
@@ -114,9 +118,14 @@ class RunWriter:
         flush_seconds: float = 1.0,
         resume_after: int | None = None,
         clock: Callable[[], float] = time.monotonic,
+        config: Mapping[str, Any] | None = None,
     ) -> None:
         self._run, self._method, self._seed = run, method, seed
-        self._tables = {name: TableWriter(storage, name, TABLES[name], resume_after) for name in TABLES}
+        note = None if config is None else {_CONFIG: json.dumps(config)}
+        self._tables = {
+            name: TableWriter(storage, name, schema.with_metadata(note), resume_after)
+            for name, schema in TABLES.items()
+        }
         self._flush_seconds = flush_seconds
         self._clock = clock
         self._next_flush = -math.inf
@@ -173,7 +182,12 @@ def check_tables(storage: Storage, last: int, method: str, seed: int) -> int:
     for name, schema in TABLES.items():
         rounds: list[int] = []
         runs: set[str] = set()
-        for file in [f for f in storage.list(name) if f.endswith(".parquet")]:
+        files = [f for f in storage.list(name) if f.endswith(".parquet")]
+        if files != [_part_name(number) for number in range(len(files))]:
+            raise InputError(
+                f"{storage.path}/{name} holds files that no run writes: restore the right ones, or run anew"
+            )
+        for file in files:
             where = f"{storage.path}/{name}/{file}"
             try:
                 part = read_table(storage.read(f"{name}/{file}"))
@@ -189,19 +203,38 @@ def check_tables(storage: Storage, last: int, method: str, seed: int) -> int:
                 keys = set(zip(part["method"].to_pylist(), part["seed"].to_pylist(), strict=True))
                 if keys - {(method, seed)}:
                     raise InputError(f"{where} is of another run, {keys}: restore the right one, or run anew")
-        if len(runs) > 1 or len(set(rounds)) < len(rounds):
+        if len(runs) > 1 or len(set(rounds)) < len(rounds) or min(rounds, default=1) < 1:
             raise InputError(
                 f"{storage.path}/{name} holds files of several runs, {sorted(runs)}, or one of them twice:"
                 " restore the right ones, or run anew"
             )
         if name == "rounds":
             written = max(rounds, default=0)
-            missing = set(range(1, max(last, written) + 1)) - set(rounds)
+            present = set(rounds)
+            # One after the other, and not all at once: a forged file may speak of a billion rounds.
+            missing = list(islice((n for n in range(1, max(last, written) + 1) if n not in present), 5))
             if missing:
-                raise InputError(
-                    f"{storage.path}/rounds lacks rounds {sorted(missing)[:5]}: restore its files, or run anew"
-                )
+                raise InputError(f"{storage.path}/rounds lacks rounds {missing}: restore its files, or run anew")
     return written
+
+
+def written_config(storage: Storage) -> dict[str, Any] | None:
+    """Return the config that the rows were written with, as their files say; None where they do not."""
+    for file in [f for f in storage.list("rounds") if f.endswith(".parquet")]:
+        note = (read_table(storage.read(f"rounds/{file}")).schema.metadata or {}).get(_CONFIG)
+        if note is not None:
+            try:
+                tree = json.loads(note)
+            except (ValueError, RecursionError):
+                tree = None
+            if not isinstance(tree, dict):
+                raise InputError(f"{storage.path}/rounds/{file} is damaged: restore it, or run anew")
+            return tree
+    return None
+
+
+def _part_name(number: int) -> str:
+    return f"part-{number:05d}.parquet"
 
 
 def run_name(storage: Storage) -> str:

@@ -1,0 +1,80 @@
+"""What a checkpoint's JSON says, read without trusting it: the file may be of another version, or anybody's.
+
+Names of files are checked, so that none leads out of the folder. What is in the files is for `checkpoints` to read.
+"""
+
+import json
+import re
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+VERSION: Final = 1
+_NAME = re.compile(r"round-(\d{6,9})\.json")
+
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+ServerFile = Annotated[str, Field(pattern=r"^server-\d{6,9}\.npz$")]
+ClientsFile = Annotated[str, Field(pattern=r"^clients-\d{6,9}-\d{5,9}\.npz$")]
+
+
+class Manifest(BaseModel):
+    """One checkpoint: the files that make it up, and what else the server knew."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    rayfl_checkpoint: Literal[1] = VERSION
+    round: int = Field(ge=1, lt=10**9)
+    config: dict[str, Any]
+    method: Any  # trees; the arrays are in the server's file
+    federation: Any
+    server: ServerFile
+    client_files: list[tuple[ClientsFile, list[Count]]]  # and whose models are in each
+    checks: dict[str, tuple[Count, Count]]  # by file: length and CRC-32
+    data: str  # fingerprints: who got which samples,
+    model: str  # and the initial model
+
+    @model_validator(mode="after")
+    def _checks_every_file(self) -> "Manifest":
+        names = [self.server, *[name for name, _ in self.client_files]]
+        if len(set(names)) < len(names) or set(names) != self.checks.keys():
+            raise ValueError("its checks are not those of its files")
+        return self
+
+    @property
+    def name(self) -> str:
+        """The file it is in."""
+        return manifest_name(self.round)
+
+    def to_json(self) -> bytes:
+        """Return the file's bytes."""
+        return json.dumps(self.model_dump()).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes, name: str) -> "Manifest":
+        """Read the file of this name; ValueError, in one line, if it is none that this rayfl has written."""
+        try:
+            manifest = cls.model_validate_json(data)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            if first["loc"][:1] == ("rayfl_checkpoint",):
+                raise ValueError(f"it is not of version {VERSION}") from None
+            where = ".".join(map(str, first["loc"]))
+            raise ValueError(f"{where}: {first['msg']}" if where else first["msg"]) from None
+        if manifest.name != name:
+            raise ValueError(f"it is of round {manifest.round}")
+        return manifest
+
+
+def manifest_name(number: int) -> str:
+    """Return the name of the file for the checkpoint after this round."""
+    return f"round-{number:06d}.json"
+
+
+def round_of(name: str) -> int | None:
+    """Return the round that a file's name speaks of; None for a file that is no manifest.
+
+    >>> round_of("round-000020.json"), round_of("round-trip.json")
+    (20, None)
+    """
+    found = _NAME.fullmatch(name)
+    return int(found[1]) if found and name == manifest_name(int(found[1])) else None
