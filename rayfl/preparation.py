@@ -1,8 +1,11 @@
 """From a config to all that can be known and checked before there is a federation: options, data, partition, model."""
 
 import hashlib
+import os
+import tempfile
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -70,6 +73,7 @@ def prepare(config: Config) -> Prepared:
     from rayfl.models.zoo import wants_channels_last
 
     config = resolve(config)
+    _check_state_folder(config)
     dataset = load_dataset(config.data, config.seed, config.partition.column)
     partition = make_partition(config.partition, dataset, config.seed)
     dataset = partition.normalised(dataset)
@@ -87,6 +91,27 @@ def prepare(config: Config) -> Prepared:
     cost = samples_seen(partition.n_train, config.local)
     facts = Facts(partition.n_train, partition.n_test, cost, model.layout, model.numpy(), public, recipe)
     return Prepared(config, dataset, partition, facts)
+
+
+def _check_state_folder(config: Config) -> None:
+    """Refuse a state.dir that is not there, where the actors are here; nobody knows the folders of other nodes."""
+    if config.state.dir is None or not runs_here(config):
+        return
+    folder = Path(config.state.dir)
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(
+            f"state.dir={config.state.dir} cannot be written to: {error.strerror}; make the folder, or name another"
+        ) from None
+
+
+def runs_here(config: Config) -> bool:
+    """Whether all of the run is on this machine, as far as the config and the environment say."""
+    if config.federation == "serial":
+        return True
+    return config.ray.address in (None, "local") and not os.environ.get("RAY_ADDRESS")
 
 
 def _trainer(

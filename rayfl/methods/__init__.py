@@ -1,12 +1,13 @@
 """One file per method, each a short server program. `METHODS` lists them; a config may also name a user's own."""
 
-import importlib
+import inspect
 
 from pydantic import ValidationError
 
 from rayfl.config import Config, MethodConfig, describe_errors
-from rayfl.errors import InputError, closest
+from rayfl.errors import InputError, closest, shown
 from rayfl.federation.interface import Federation
+from rayfl.importing import import_module_of
 from rayfl.methods.cfl import CFL
 from rayfl.methods.cgpfl import CGPFL
 from rayfl.methods.ditto import Ditto
@@ -57,21 +58,19 @@ def find_method(name: str) -> type[Method]:
     if ":" not in name:
         if name not in METHODS:
             raise InputError(
-                f"method.name={name!r} is not allowed{closest(name, list(METHODS))};"
+                f"method.name={shown(name)} is not allowed{closest(name, list(METHODS))};"
                 f" allowed: {', '.join(METHODS)}, or package.module:Class"
             )
         return METHODS[name]
-    module, _, attribute = name.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except ImportError as error:
-        raise InputError(
-            f"method.name={name}: cannot import {module} ({error}); is its folder on PYTHONPATH?"
-        ) from None
-    except AttributeError:
-        raise InputError(f"method.name={name}: {module} has no {attribute}") from None
+    module, attribute = import_module_of("method.name", name)
+    found = getattr(module, attribute, None)
+    if found is None:
+        raise InputError(f"method.name={name}: {module.__name__} has no {attribute}")
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise InputError(f"method.name={name} is not a subclass of rayfl.methods.method.Method")
+    if inspect.isabstract(found):
+        missing = ", ".join(sorted(found.__abstractmethods__))
+        raise InputError(f"method.name={name} is abstract: write its {missing}, or name a subclass that has them")
     return found
 
 

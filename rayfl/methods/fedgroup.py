@@ -13,13 +13,13 @@ from pydantic import Field
 from rayfl.clustering import NO_CLUSTER, cosine, edc, kmeans
 from rayfl.federation.interface import everyone
 from rayfl.methods.clustered import Clustered, ClusteredState
-from rayfl.methods.options import ClusteredOptions
+from rayfl.methods.options import MOST_CLUSTERS, ClusteredOptions
 
 
 class FedGroupOptions(ClusteredOptions):
     """Options of FedGroup."""
 
-    clusters: int = Field(4, ge=1, description="number of groups [m]")
+    clusters: int = Field(4, ge=1, le=MOST_CLUSTERS, description="number of groups [m]")
 
 
 @dataclass

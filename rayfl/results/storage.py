@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from rayfl.errors import InputError
+from rayfl.input_tree import expanded
 
 
 class Storage:
@@ -31,10 +32,16 @@ class Storage:
 
     def __init__(self, url: str | Path) -> None:
         text = os.fspath(url)
-        scheme, separator, _ = text.partition("://")
+        if "\0" in text:
+            raise InputError(f"{text} holds a NUL character, which no folder's name can: correct it")
+        scheme, separator, rest = text.partition("://")
+        if separator and not (scheme and rest.strip("/")):
+            raise InputError(f"{text} names no folder: write a local path, or a URI such as s3://bucket/folder")
+        if separator and scheme == "file" and urlsplit(text).netloc not in ("", "localhost"):
+            raise InputError(f"{text} names another host: write file:///folder, with three slashes, or a local path")
         self._backend: _Backend
         if not separator or scheme == "file":
-            self._backend = _Local(Path(unquote(urlsplit(text).path) if separator else text).expanduser())
+            self._backend = _Local(expanded(unquote(urlsplit(text).path) if separator else text))
         else:
             self._backend = _Remote(text)
 
@@ -59,7 +66,9 @@ class Storage:
     def _attempt(self, action: Callable[[], None]) -> None:
         try:
             action()
-        except (OSError, pa.ArrowException, ValueError) as error:
+        except InputError:
+            raise
+        except Exception as error:  # by no list: fsspec has dozens of file systems, each with errors of its own
             reason = getattr(error, "strerror", None) or (str(error) or type(error).__name__).splitlines()[0]
             raise InputError(
                 f"output folder {self.path} cannot be written to: {reason}; set output.dir to another folder"
@@ -264,8 +273,9 @@ def _through_fsspec(url: str) -> tuple[fs.FileSystem, str]:
 
     try:
         filesystem, root = fsspec.core.url_to_fs(url)
-    except (ValueError, ImportError, OSError) as error:
+    except Exception as error:  # each of its file systems has errors of its own
         raise InputError(
-            f"{url} cannot be opened: {error}; give a local folder, or a URI that pyarrow.fs or fsspec knows"
+            f"{url} cannot be opened: {str(error) or type(error).__name__}; give a local folder, or a URI that"
+            " pyarrow.fs or fsspec knows"
         ) from None
     return fs.PyFileSystem(fs.FSSpecHandler(filesystem)), root
