@@ -14,12 +14,17 @@ from rayfl.config import Config
 from rayfl.data import Dataset, Partition, make_partition
 from rayfl.errors import InputError
 from rayfl.federation.interface import Facts, Recipe
-from rayfl.methods import check_method, method_options
+from rayfl.host_memory import Need, batches_need, clients_need, memory_here, network_need, refuse_excess, server_need
+from rayfl.methods import check_method, method_options, server_models
 from rayfl.training.batches import samples_seen
 
 if TYPE_CHECKING:
     from rayfl.models import FlatModel
     from rayfl.training.memory import GpuMemory
+
+
+#: Batches up to this size the vectorised trainer may fill up at little cost, however few samples clients have.
+_MOST_FILLED = 1024
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,7 @@ def resolve(config: Config) -> Config:
 def prepare(config: Config) -> Prepared:
     """Load and check all that needs no cluster: options, data, partition, model."""
     from rayfl.data.sources import load_dataset  # pandas, and for the digits scikit-learn
-    from rayfl.models.zoo import wants_channels_last
+    from rayfl.models.zoo import large_parameters, wants_channels_last
 
     config = resolve(config)
     _check_state_folder(config)
@@ -82,7 +87,11 @@ def prepare(config: Config) -> Prepared:
         raise InputError(f"participation.count={count} is more than the {partition.clients} clients there are")
     check_method(config.method, partition.clients, config.cohort_size(partition.clients))
     recipe = Recipe(config.model, dataset.input_shape, dataset.classes, dataset.vocabulary, config.seed)
+    parameters = large_parameters(config.model, dataset.input_shape, dataset.classes, dataset.vocabulary)
+    if parameters is not None:
+        refuse_excess(_needs(config, dataset, partition, parameters), memory_here())
     model = recipe.build()
+    refuse_excess(_needs(config, dataset, partition, model.layout.size, model), memory_here())
     public = np.flatnonzero(dataset.is_test) if dataset.is_test.any() else np.sort(partition.test)
     config = config.model_copy(update={"training": _trainer(config, model, dataset, partition)})
     if wants_channels_last(config.model, config.training):
@@ -91,6 +100,37 @@ def prepare(config: Config) -> Prepared:
     cost = samples_seen(partition.n_train, config.local)
     facts = Facts(partition.n_train, partition.n_test, cost, model.layout, model.numpy(), public, recipe)
     return Prepared(config, dataset, partition, facts)
+
+
+def _needs(
+    config: Config, dataset: Dataset, partition: Partition, parameters: int, model: "FlatModel | None" = None
+) -> list[Need]:
+    """Return what the run takes of this machine, as far as that is known; actors may be on others."""
+    here = runs_here(config)
+    trainers = (config.ray.actors or 1 if config.federation == "ray" else 1) if here else 0
+    arrays = [dataset.inputs, dataset.labels, partition.train, partition.test]
+    needs = [
+        Need(f"{len(dataset):,} samples", sum(array.nbytes for array in arrays), "data.limit"),
+        network_need(parameters, 1 + trainers if config.federation == "ray" else 1),
+    ]
+    if not here:
+        return needs
+    needs += [
+        server_need(parameters, server_models(config.method, partition.clients)),
+        clients_need(parameters, config.cohort_size(partition.clients), config.state.memory_mb * 2**20),
+        batches_need(int(samples_seen(partition.n_train, config.local).max()), trainers),
+    ]
+    if model is not None and not (config.federation == "ray" and config.ray.gpu_share):
+        from rayfl.training.memory import gpu_memory
+
+        sample, _ = dataset.batch(partition.train_of(0)[:1], partition.transform_for(0))
+        batch = config.local.batch_size
+        if config.training != "vectorised":  # which fills batches up
+            batch = min(batch, int(partition.n_train.max()))
+        # Half of it: a CPU frees a layer's map as soon as its gradient is there.
+        computing = gpu_memory(model, sample, batch, config.local.momentum > 0, False, 1).computing // 2
+        needs.append(Need(f"training on batches of {batch:,}", computing * trainers, "local.batch_size"))
+    return needs
 
 
 def _check_state_folder(config: Config) -> None:
@@ -126,6 +166,8 @@ def _trainer(
     device = "cuda" if config.federation == "ray" and config.ray.gpu_share else "cpu"
     if config.training == "loop" or (config.training == "auto" and not faster_together(model, size, device)):
         return "loop"
+    if config.training == "auto" and size > max(_MOST_FILLED, 10 * int(partition.n_train.max())):
+        return "loop"  # the other one fills every batch up, here nearly all of it in vain
     inputs, _ = dataset.batch(np.resize(partition.train_of(0), size), partition.transform_for(0))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as actors compute

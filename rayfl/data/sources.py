@@ -7,6 +7,7 @@ cure. Who gets which samples is decided in `partitions`.
 import contextlib
 import os
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ import pandas as pd
 from rayfl.config import DataConfig
 from rayfl.data.dataset import Dataset, Kind, smallest_unsigned
 from rayfl.errors import InputError, closest
+from rayfl.host_memory import Need, memory_here, refuse_excess
 from rayfl.input_tree import expanded
 from rayfl.randomness import Purpose, generator
 
@@ -172,8 +174,13 @@ def _npz(config: DataConfig, column: str | None) -> Samples:
 
 def _read_npz(path: Path, where: str) -> Samples:
     try:
+        with zipfile.ZipFile(path) as archive:  # a small file may unpack to more than there is memory
+            unpacked = sum(member.file_size for member in archive.infolist())
+        refuse_excess([Need(f"the arrays of {path.name}", unpacked, "the number of samples in it")], memory_here())
         with np.load(path, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
+    except InputError:
+        raise
     except Exception as error:
         raise InputError(f"{where} cannot be read as npz ({_reason(error)}): write it with numpy.savez") from None
     splits = [split for split in ("train", "val", "test") if f"{split}_images" in arrays]

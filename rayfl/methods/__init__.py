@@ -90,6 +90,11 @@ def check_method(config: MethodConfig, clients: int, cohort: int) -> None:
         raise InputError(*faults)
 
 
+def server_models(config: MethodConfig, clients: int) -> int:
+    """Return how many models the method's server holds at once."""
+    return find_method(config.name).server_models(method_options(config), clients)
+
+
 def create_method(config: Config, fed: Federation) -> Method:
     """Return the config's method, ready for its first round."""
     return find_method(config.method.name)(method_options(config.method), fed, config.seed)

@@ -3,6 +3,8 @@
 In the round of the clustering everyone trains from the global model, as in the paper, whatever the cohort is.
 """
 
+from typing import Any
+
 import numpy as np
 from pydantic import Field
 
@@ -27,6 +29,11 @@ class FLHC(Clustered):
 
     paper = "Briggs et al. 2020; FedAC 2.2"
     Options = FLHCOptions
+
+    @classmethod
+    def server_models(cls, options: Any, clients: int) -> int:
+        """Return K, or the number of clients: clusters begin with somebody in them."""
+        return min(options.clusters, clients)
 
     def start(self) -> None:
         """Begin with everyone in one cluster."""

@@ -4,6 +4,7 @@ Which part of a network is its head, and how its weights become a vector, is in 
 """
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -22,6 +23,8 @@ Shape = tuple[int, ...]
 #: The most that model.options may ask of a network of the zoo; what fits into memory is checked by `prepare`.
 _MOST_WIDTH = 1_000_000
 _MOST_LAYERS = 100
+
+_SMALL_INPUT = 3 * 224 * 224
 
 
 def build_model(
@@ -324,6 +327,23 @@ def wants_channels_last(config: ModelConfig, training: str) -> bool:
     `view`, which such maps lack.
     """
     return training == "loop" and config.name in ZOO
+
+
+def large_parameters(config: ModelConfig, input_shape: Shape, classes: int, vocabulary: int | None) -> int | None:
+    """Count the parameters of a network of the zoo without allocating any, if it may be a large one; else None.
+
+    With its default options and small images no network of the zoo is large, and torch takes more than a second for
+    its first network without memory. A user's own network is not asked: it may keep what its constructor makes.
+    """
+    if config.name not in ZOO:
+        return None
+    defaults = ZOO[config.name].options
+    wider = any(isinstance(v, int) and v > 8 * defaults.get(k, v) for k, v in config.options.items())
+    if not wider and math.prod(input_shape) <= _SMALL_INPUT:
+        return None
+    with torch.device("meta"):
+        module = build_model(config, input_shape, classes, vocabulary)
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def _build_from_zoo(config: ModelConfig, input_shape: Shape, classes: int, vocabulary: int | None) -> nn.Module:
