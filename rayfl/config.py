@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails
 
 from rayfl.errors import InputError, closest, shown
 from rayfl.input_tree import MOST_CHARACTERS, check_tree, dump_yaml, load_yaml
+from rayfl.uris import without_secrets
 
 Source = Literal[
     "digits",
@@ -39,6 +40,10 @@ class Section(BaseModel):
     """A node of the tree: no unknown keys, no silent conversions, immutable once read."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    def __repr_args__(self) -> Any:
+        """Show a config without the secrets that it holds."""
+        return [(name, _without_secrets(value)) for name, value in super().__repr_args__()]
 
 
 class DataConfig(Section):
@@ -385,9 +390,13 @@ class Config(Section):
             return min(self.participation.count, clients)
         return max(1, round((self.participation.fraction or 1.0) * clients))
 
+    def to_tree(self) -> dict[str, Any]:
+        """The resolved config as plain values, as it is saved with the run: URIs without their secrets."""
+        return _without_secrets(self.model_dump(mode="json", exclude_none=True))
+
     def to_yaml(self) -> str:
         """The resolved config, as it is saved with the run and read back."""
-        return dump_yaml(self.model_dump(exclude_none=True))
+        return dump_yaml(self.to_tree())
 
 
 def load_config(
@@ -514,6 +523,15 @@ def _literals(annotation: Any) -> list[str]:
     for arg in get_args(annotation):
         found += [arg] if isinstance(arg, str) else _literals(arg)
     return found
+
+
+def _without_secrets(value: Any) -> Any:
+    """Leave the secrets of URIs out of all text in a tree."""
+    if isinstance(value, str):
+        return without_secrets(value)
+    if isinstance(value, dict):
+        return {key: _without_secrets(inner) for key, inner in value.items()}
+    return [_without_secrets(inner) for inner in value] if isinstance(value, list) else value
 
 
 _MOST_NAME = 200  # bytes: file systems end at 255, and files beside the folder have longer names

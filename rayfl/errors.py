@@ -2,11 +2,16 @@
 
 from typing import Any
 
+from rayfl.uris import without_secrets
+
 
 class RayflError(Exception):
-    """Something a user can mend; shown as its message alone, without a traceback."""
+    """Something a user can mend; shown as its message alone, without a traceback and without secrets."""
 
     exit_code = 1
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(without_secrets(message))
 
 
 class InputError(RayflError):
@@ -15,8 +20,12 @@ class InputError(RayflError):
     exit_code = 2
 
     def __init__(self, *lines: str) -> None:
-        self.lines = tuple(_one_line(line) for line in lines)
+        self.lines = tuple(_one_line(without_secrets(line)) for line in lines)
         super().__init__("\n".join(self.lines))
+
+    def __reduce__(self) -> tuple[type["InputError"], tuple[str, ...]]:
+        """Cross from process to process with all lines."""
+        return type(self), self.lines
 
 
 class ClientError(RayflError):

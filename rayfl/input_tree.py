@@ -60,6 +60,8 @@ def check_tree(tree: Any, key: str = "") -> None:
 
 def expanded(path: str) -> Path:
     """Return the path with `~` replaced by the home folder."""
+    if "://" in path:
+        raise InputError(f"{path} is a URI: data are read from local files and folders, copy them there")
     try:
         return Path(path).expanduser()
     except RuntimeError:

@@ -101,7 +101,7 @@ def _carry_out(config: Config, storage: Storage, found: Checkpoints | None, scre
                     f"{storage.path} cannot be written to: {error.strerror or error}; mend that, then"
                     f" {_resumable(storage, checkpoints)}"
                 ) from None
-    run = load(storage.path)
+    run = load(storage)
     screen.summarise(run)
     return run
 
@@ -210,7 +210,8 @@ def _refuse_unnamed_code(run: Run, overrides: Sequence[str]) -> None:
 
 
 def _resumable(storage: Storage, checkpoints: Checkpoints) -> str:
-    return f"go on after round {checkpoints.round} with: rayfl resume {shlex.quote(storage.path)}"
+    secrets = "; give the secrets of the URI again, they are not shown here" if storage.has_secrets else ""
+    return f"go on after round {checkpoints.round} with: rayfl resume {shlex.quote(storage.path)}{secrets}"
 
 
 @contextmanager

@@ -132,7 +132,7 @@ def assert_told(error: InputError) -> None:
 
 
 def assert_reads_back(config: Config) -> None:
-    assert load_config(yaml_of(config)) == load_config(config)
+    assert load_config(yaml_of(config)) == load_config(config.to_tree())
 
 
 def yaml_of(config: Config) -> dict[str, Any]:

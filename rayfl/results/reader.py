@@ -89,7 +89,7 @@ class Run:
         )
 
 
-def load(path: str | Path) -> Run:
+def load(path: str | Path | Storage) -> Run:
     """Open the run in the folder `path`, or at a pyarrow.fs / fsspec URI."""
     return _open(path, [_CONFIG, *TABLES])
 
@@ -99,8 +99,9 @@ def load_begun(path: str | Path) -> Run:
     return _open(path, [_CONFIG])
 
 
-def _open(path: str | Path, needed: list[str]) -> Run:
-    storage = Storage(path)
+def _open(path: str | Path | Storage, needed: list[str]) -> Run:
+    storage = path if isinstance(path, Storage) else Storage(path)
+    path = storage.path if isinstance(path, Storage) else path
     try:
         found = storage.exists("")
         missing = [name for name in needed if not storage.exists(name)]
@@ -109,7 +110,8 @@ def _open(path: str | Path, needed: list[str]) -> Run:
     except Exception as error:  # file systems have errors of their own, and without credentials others again
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise InputError(
-            f"{path} cannot be read: {reason}; check the path, and the credentials if it is a URI"
+            f"{path} cannot be read: {reason}; check the path; the secrets of a URI are not saved with a run:"
+            " give them again, in the URI or in the environment"
         ) from None
     if not found:
         raise InputError(f"{path} is not a run folder: it does not exist")

@@ -18,6 +18,7 @@ from pyarrow import fs
 
 from rayfl.errors import InputError
 from rayfl.input_tree import expanded
+from rayfl.uris import without_secrets
 
 
 class Storage:
@@ -47,8 +48,16 @@ class Storage:
 
     @property
     def path(self) -> str:
-        """The absolute local path, or the URI: what `Storage` and `pd.read_parquet` take."""
+        """The absolute local path, or the URI: what `Storage` and `pd.read_parquet` take.
+
+        Secrets that the URI had are left out: whoever opens it again brings them, in the URI or in the environment.
+        """
         return self._backend.path
+
+    @property
+    def has_secrets(self) -> bool:
+        """Whether this storage was opened with secrets that its path does not show."""
+        return self._backend.path != self._backend.full_path
 
     @property
     def name(self) -> str:
@@ -112,7 +121,8 @@ class Storage:
 
     def _parts(self) -> tuple[str, str]:
         """Return the path, and the options that a URI may have behind it: ?endpoint_override=... for S3."""
-        path, mark, options = self.path.partition("?") if "://" in self.path else (self.path, "", "")
+        full = self._backend.full_path
+        path, mark, options = full.partition("?") if "://" in full else (full, "", "")
         return path.rstrip("/"), mark + options
 
     def __repr__(self) -> str:
@@ -124,6 +134,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 class _Backend(ABC):
     path: str
+    full_path: str  # with secrets: to open it, never to show it
 
     @abstractmethod
     def make(self) -> None: ...
@@ -154,7 +165,7 @@ class _Backend(ABC):
 class _Local(_Backend):
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
-        self.path = str(self._root)
+        self.path = self.full_path = str(self._root)
 
     def make(self) -> None:
         if self._root.exists() and not self._root.is_dir():
@@ -226,7 +237,8 @@ class _Remote(_Backend):
     """Object stores and the like, where an upload shows only once it is complete."""
 
     def __init__(self, url: str) -> None:
-        self.path = url.rstrip("/")
+        self.full_path = url.rstrip("/")
+        self.path = without_secrets(self.full_path)
         try:
             self._fs, self._root = fs.FileSystem.from_uri(url)
         except (pa.ArrowException, ValueError, NotImplementedError):
