@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from rayfl.config import Config, load_config
+from rayfl.config import PARTITION_KEYS, Config, load_config
 from rayfl.data import sources
 from rayfl.errors import InputError
 from rayfl.methods import METHODS
@@ -139,6 +139,76 @@ def yaml_of(config: Config) -> dict[str, Any]:
     from rayfl.input_tree import load_yaml
 
     return load_yaml(config.to_yaml(), "the resolved config")
+
+
+EDGES = [1, 2, 3, 5, 10_000, 10**6, 10**9, 2**31]
+
+
+def typed_value(annotation: Any) -> st.SearchStrategy[Any]:
+    """Draw a value of the kind that a key takes: mostly an ordinary one, at times one at the edge of its range."""
+    if allowed := words_of(annotation):
+        return st.sampled_from(allowed)
+    kinds = {kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type)}
+    if bool in kinds:
+        return st.booleans()
+    if float in kinds:
+        return st.floats(0.01, 0.99) | st.floats(0.01, 0.99) | st.sampled_from([1e-9, 1e-300, 1.0, 1e9, 1e30])
+    if int in kinds:
+        return st.integers(1, 8) | st.integers(1, 8) | st.sampled_from(EDGES)
+    return st.none()
+
+
+@st.composite
+def coherent_configs(draw: st.DrawFn) -> dict[str, Any]:
+    """Keys that go together: a method with its own options, a partition with its own keys, a network with its own."""
+    method = draw(st.sampled_from(sorted(METHODS)))
+    kind = draw(st.sampled_from([k for k in PARTITION_KEYS if k != "natural"]))
+    model = draw(st.sampled_from(["digits_cnn", "mlp", "thesis_fashion_mnist", "fedtsdp_cnn"]))
+    config: dict[str, Any] = {
+        "federation": "serial",
+        "method.name": method,
+        "partition.kind": kind,
+        "partition.clients": draw(st.integers(4, 40)),
+        "model.name": model,
+    }
+    keys = [key for key, _ in keys_of(METHODS[method].Options, "method.") if key.count(".") == 1]
+    keys += [f"partition.{key}" for key in PARTITION_KEYS[kind]]
+    keys += [f"model.options.{key}" for key in ZOO[model].options]
+    keys += ["partition.test", "local.batch_size", "local.lr", "local.momentum", "local.weight_decay", "data.limit"]
+    keys += ["local.steps", "local.epochs", "participation.fraction", "participation.count", "training", "seed"]
+    keys += ["rounds", "evaluate.every", "state.memory_mb", "output.checkpoint_every"]
+    own = {key: ZOO[model].options[key.rpartition(".")[2]] for key in keys if key.startswith("model.options.")}
+    for key in draw(st.lists(st.sampled_from(keys), max_size=4, unique=True)):
+        value = draw(typed_value(type(own[key]) if key in own else KEYS[key]))
+        if value is not None:
+            config[key] = value
+    if draw(st.integers(0, 9)) == 0:
+        low, high = draw(st.sampled_from(EDGES)), draw(st.sampled_from(EDGES))
+        config["partition.samples"] = [low, high]
+    return config
+
+
+STARTED: list[bool] = []
+
+
+@fuzzed(150)
+@given(overrides=coherent_configs())
+def test_configs_whose_keys_go_together_start_a_run_or_are_told(overrides: dict[str, Any]) -> None:
+    try:
+        prepared = prepare(load_config(None, overrides))
+    except InputError as error:
+        assert_told(error)
+        STARTED.append(False)
+    else:
+        assert_reads_back(prepared.config)
+        STARTED.append(True)
+
+
+def test_many_of_these_configs_do_start_a_run() -> None:
+    """Else the test before it would only try the first doors."""
+    if not STARTED:
+        pytest.skip("runs after the test before it")
+    assert sum(STARTED) > len(STARTED) / 4, f"{sum(STARTED)} of {len(STARTED)}"
 
 
 @fuzzed(250)
