@@ -120,7 +120,7 @@ class Checkpoints:
         (method, arrays), (federation, others) = snapshot.method, snapshot.federation
         checks[name] = self._write_file(name, {**arrays, **others})
         files, checks = _still_needed(files, checks)
-        config = self._config.model_dump(mode="json", exclude_none=True)
+        config = self._config.to_tree()
         data, model = self._prepared.fingerprints
         manifest = Manifest(
             round=number,

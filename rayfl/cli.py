@@ -85,11 +85,13 @@ def partition(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="draw it into this file")] = None,
 ) -> None:
     """Show who gets what, before any training."""
-    from rayfl.analysis.partition_figure import draw_partition
+    from rayfl.analysis.partition_figure import check_figure_file, draw_partition
     from rayfl.data import make_partition
     from rayfl.data.sources import load_dataset
 
     config = _config(arguments)
+    if output is not None:
+        check_figure_file(output)
     dataset = load_dataset(config.data, config.seed, config.partition.column)
     made = make_partition(config.partition, dataset, config.seed)
     counts = made.label_counts(dataset, "all")

@@ -4,17 +4,17 @@ Every fault becomes one line that names the key, the value, what is allowed and 
 method's own options mean stands with the method; here they are only carried.
 """
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from rayfl.errors import InputError, closest
+from rayfl.errors import InputError, closest, shown
+from rayfl.input_tree import MOST_CHARACTERS, check_tree, dump_yaml, load_yaml
+from rayfl.uris import without_secrets
 
 Source = Literal[
     "digits",
@@ -28,13 +28,22 @@ Source = Literal[
     "parquet",
     "text",
 ]
+#: The most of anything that is counted: rounds, clients, samples, ... What fits into memory is checked later.
+MOST = 10**9
+#: Concentrations outside this range round to one client or class that gets all, or to equal shares.
+ALPHAS = (1e-9, 1e9)
+Positive = Annotated[int, Field(ge=1, le=MOST)]
 PartitionKind = Literal["iid", "dirichlet", "classes", "cluster_dirichlet", "cluster_classes", "transforms", "natural"]
 
 
 class Section(BaseModel):
     """A node of the tree: no unknown keys, no silent conversions, immutable once read."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    def __repr_args__(self) -> Any:
+        """Show a config without the secrets that it holds."""
+        return [(name, _without_secrets(value)) for name, value in super().__repr_args__()]
 
 
 class DataConfig(Section):
@@ -46,9 +55,9 @@ class DataConfig(Section):
     )
     path: str | None = Field(None, description="file or folder of an image_folder, npz, parquet or text source")
     label: str = Field("label", description="parquet: the column with the class of each row")
-    window: int = Field(80, ge=1, description="text: how many characters are seen before the next one")
-    stride: int = Field(1, ge=1, description="text: characters between the starts of two windows")
-    limit: int | None = Field(None, ge=2, description="take only so many samples, drawn by the seed")
+    window: int = Field(80, ge=1, le=100_000, description="text: how many characters are seen before the next one")
+    stride: int = Field(1, ge=1, le=MOST, description="text: characters between the starts of two windows")
+    limit: int | None = Field(None, ge=2, le=MOST, description="take only so many samples, drawn by the seed")
 
     @model_validator(mode="after")
     def _path_where_needed(self) -> "DataConfig":
@@ -77,21 +86,33 @@ class PartitionConfig(Section):
     """Who gets which samples."""
 
     kind: PartitionKind = "transforms"
-    clients: int | None = Field(None, ge=1, description="number of clients (20); natural: take only so many")
-    clusters: int | None = Field(None, ge=1, description="number of planted clusters")
-    cluster_sizes: list[int] | None = Field(None, description="clients per cluster, instead of clusters of equal size")
-    samples: list[int] | None = Field(None, description="[min, max] samples per client, training and test together")
+    clients: int | None = Field(None, ge=1, le=MOST, description="number of clients (20); natural: take only so many")
+    clusters: int | None = Field(None, ge=1, le=MOST, description="number of planted clusters")
+    cluster_sizes: list[Positive] | None = Field(
+        None, min_length=1, description="clients per cluster, instead of clusters of equal size"
+    )
+    samples: list[Positive] | None = Field(
+        None, description="[min, max] samples per client, training and test together"
+    )
     test: float | Literal["official"] = Field(
         0.2,
         description="share of each client's samples kept for testing, or official: test samples come from the "
         "source's own test split, with the client's label distribution",
     )
-    alpha: float | None = Field(None, gt=0, description="dirichlet: concentration of each client's labels")
-    alpha_cluster: float | None = Field(None, gt=0, description="cluster_dirichlet: between clusters")
-    alpha_client: float | None = Field(None, gt=0, description="cluster_dirichlet: within a cluster")
-    classes: int | None = Field(None, ge=1, description="classes: how many classes a client has")
-    classes_cluster: int | None = Field(None, ge=1, description="cluster_classes: classes of a cluster")
-    classes_client: int | None = Field(None, ge=1, description="cluster_classes: of which a client has so many")
+    alpha: float | None = Field(
+        None, ge=ALPHAS[0], le=ALPHAS[1], description="dirichlet: concentration of each client's labels"
+    )
+    alpha_cluster: float | None = Field(
+        None, ge=ALPHAS[0], le=ALPHAS[1], description="cluster_dirichlet: between clusters"
+    )
+    alpha_client: float | None = Field(
+        None, ge=ALPHAS[0], le=ALPHAS[1], description="cluster_dirichlet: within a cluster"
+    )
+    classes: int | None = Field(None, ge=1, le=MOST, description="classes: how many classes a client has")
+    classes_cluster: int | None = Field(None, ge=1, le=MOST, description="cluster_classes: classes of a cluster")
+    classes_client: int | None = Field(
+        None, ge=1, le=MOST, description="cluster_classes: of which a client has so many"
+    )
     transform: Literal["rotation", "inversion", "label_permutation"] | None = Field(
         None, description="transforms: what sets the clusters apart"
     )
@@ -104,7 +125,7 @@ class PartitionConfig(Section):
             return given
         given = {k: v for k, v in given.items() if v is not None}
         kind = given.get("kind", "transforms")
-        if kind not in PARTITION_KEYS:
+        if not isinstance(kind, str) or kind not in PARTITION_KEYS:
             return given
         used = PARTITION_KEYS[kind]
         clustered = kind in _CLUSTERED
@@ -112,16 +133,16 @@ class PartitionConfig(Section):
             if key in given and key not in used and not (key == "cluster_sizes" and clustered):
                 kinds = [k for k, keys in PARTITION_KEYS.items() if key in keys] or list(_CLUSTERED)
                 raise ValueError(
-                    f"partition.{key}={given[key]} is not used by partition.kind={kind}"
+                    f"partition.{key}={shown(given[key])} is not used by partition.kind={kind}"
                     f" (only by {', '.join(kinds)}): remove it, or change partition.kind"
                 )
         filled = {k: v for k, v in used.items() if v is not None} | given
         if kind != "natural":
             sizes = filled.get("cluster_sizes")
             filled.setdefault("clients", sum(sizes) if _is_ints(sizes) else 20)
-        if clustered and "cluster_sizes" in given and "clusters" not in given:
-            filled["clusters"] = len(given["cluster_sizes"]) if isinstance(given["cluster_sizes"], list) else 1
-        if kind == "transforms":
+        if clustered and _is_ints(given.get("cluster_sizes")) and "clusters" not in given:
+            filled["clusters"] = len(given["cluster_sizes"])
+        if kind == "transforms" and isinstance(filled["transform"], str):
             filled.setdefault("clusters", _TRANSFORM_CLUSTERS.get(filled["transform"]))
         return filled
 
@@ -179,7 +200,7 @@ class ModelConfig(Section):
 class MethodConfig(Section):
     """The method's name, and its own options, which the method itself describes and checks."""
 
-    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True, allow_inf_nan=False)
 
     name: str = Field("fedac", description="see `rayfl methods`, or package.module:Class")
     _of_another: frozenset[str] = PrivateAttr(frozenset())
@@ -200,9 +221,9 @@ class MethodConfig(Section):
 class LocalConfig(Section):
     """What a client does in one round."""
 
-    steps: int | None = Field(None, ge=1, description="optimiser steps per round (10)")
-    epochs: int | None = Field(None, ge=1, description="passes over the client's data, instead of steps")
-    batch_size: int = Field(32, ge=1)
+    steps: int | None = Field(None, ge=1, le=MOST, description="optimiser steps per round (10)")
+    epochs: int | None = Field(None, ge=1, le=MOST, description="passes over the client's data, instead of steps")
+    batch_size: int = Field(32, ge=1, le=MOST)
     lr: float = Field(0.05, gt=0)
     momentum: float = Field(0.0, ge=0, lt=1)
     weight_decay: float = Field(0.0, ge=0)
@@ -214,7 +235,8 @@ class LocalConfig(Section):
         if isinstance(given, Mapping):
             if given.get("steps") is not None and given.get("epochs") is not None:
                 raise ValueError(
-                    f"local.steps={given['steps']} and local.epochs={given['epochs']} exclude each other: remove one"
+                    f"local.steps={shown(given['steps'])} and local.epochs={shown(given['epochs'])} exclude each other:"
+                    " remove one"
                 )
             if given.get("steps") is None and given.get("epochs") is None:
                 return {**given, "steps": 10}
@@ -225,7 +247,7 @@ class ParticipationConfig(Section):
     """How many clients take part in a round."""
 
     fraction: float | None = Field(None, gt=0, le=1, description="share of the clients in each round's cohort (1.0)")
-    count: int | None = Field(None, ge=1, description="size of the cohort, instead of fraction")
+    count: int | None = Field(None, ge=1, le=MOST, description="size of the cohort, instead of fraction")
 
     @model_validator(mode="after")
     def _fraction_or_count(self) -> "ParticipationConfig":
@@ -240,7 +262,10 @@ class ParticipationConfig(Section):
 class EvaluateConfig(Section):
     """When the models are tested."""
 
-    every: int = Field(1, ge=1, description="test all clients every so many rounds, and after the last")
+    every: int = Field(1, ge=1, le=MOST, description="test all clients every so many rounds, and after the last")
+
+
+_RAY_STEP = 0.0001
 
 
 class RayConfig(Section):
@@ -250,10 +275,12 @@ class RayConfig(Section):
         None,
         description="a Ray cluster; default: the Ray of this process, else $RAY_ADDRESS, else a local one",
     )
-    actors: int | None = Field(None, ge=1, description="number of client actors; default: as many as fit")
-    cpus_per_actor: float = Field(1.0, ge=0)
-    gpus_per_actor: float | None = Field(None, ge=0, description="share of a GPU per actor; use 1/k")
-    actors_per_gpu: int | None = Field(None, ge=1, description="the same as gpus_per_actor = 1/actors_per_gpu")
+    actors: int | None = Field(None, ge=1, le=MOST, description="number of client actors; default: as many as fit")
+    cpus_per_actor: float = Field(1.0, ge=0, le=MOST)
+    gpus_per_actor: float | None = Field(None, ge=0, le=MOST, description="share of a GPU per actor; use 1/k")
+    actors_per_gpu: int | None = Field(
+        None, ge=1, le=10_000, description="the same as gpus_per_actor = 1/actors_per_gpu"
+    )
     resources: dict[str, float] = Field(
         default_factory=dict, description="custom resources that each client actor takes, as nodes were started with"
     )
@@ -262,22 +289,33 @@ class RayConfig(Section):
         description="name of a placement group for the client actors; default: the one this process runs in, if any",
     )
     server: str = Field("head", description="where the server actor lives: head, driver, or a node's name or address")
-    start_timeout: float = Field(120.0, gt=0, description="seconds to wait for the actors to start")
-    lost_after: float = Field(60.0, gt=0, description="seconds without an answer after which an actor counts as lost")
+    start_timeout: float = Field(120.0, gt=0, le=MOST, description="seconds to wait for the actors to start")
+    lost_after: float = Field(
+        60.0, gt=0, le=MOST, description="seconds without an answer after which an actor counts as lost"
+    )
 
     @model_validator(mode="after")
     def _possible(self) -> "RayConfig":
-        wrong = {name: amount for name, amount in self.resources.items() if amount <= 0 or name in ("CPU", "GPU")}
+        wrong = {
+            name: amount
+            for name, amount in self.resources.items()
+            if not 0 < amount <= MOST or name in ("CPU", "GPU") or not name.strip()
+        }
         if wrong:
             raise ValueError(
-                f"ray.resources={wrong}: give custom resources positive amounts; for CPUs and GPUs there are"
-                " ray.cpus_per_actor and ray.gpus_per_actor"
+                f"ray.resources={shown(wrong)}: give custom resources names, and positive amounts up to {MOST}; for"
+                " CPUs and GPUs there are ray.cpus_per_actor and ray.gpus_per_actor"
             )
         if self.gpus_per_actor is not None and self.actors_per_gpu is not None:
             raise ValueError(
                 f"ray.gpus_per_actor={self.gpus_per_actor} and ray.actors_per_gpu={self.actors_per_gpu} exclude each"
                 " other: remove one"
             )
+        amounts = {"cpus_per_actor": self.cpus_per_actor, "gpus_per_actor": self.gpus_per_actor or 0.0}
+        amounts |= {f"resources.{name}": amount for name, amount in self.resources.items()}
+        for name, amount in amounts.items():
+            if 0 < amount < _RAY_STEP:
+                raise ValueError(f"ray.{name}={amount} is too little: Ray counts in steps of {_RAY_STEP}")
         if self.gpus_per_actor is not None and self.gpus_per_actor > 1 and self.gpus_per_actor % 1:
             raise ValueError(f"ray.gpus_per_actor={self.gpus_per_actor} must be at most 1, or a whole number of GPUs")
         return self
@@ -291,17 +329,22 @@ class RayConfig(Section):
 class StateConfig(Section):
     """Where the models are that clients hold, on each actor."""
 
-    memory_mb: int = Field(2048, ge=0, description="memory for them per actor; what is beyond lies in mapped files")
+    memory_mb: int = Field(
+        2048, ge=0, le=MOST, description="memory for them per actor; what is beyond lies in mapped files"
+    )
     dir: str | None = Field(None, description="folder of these files on the actor's node; default: the temporary one")
 
 
 class OutputConfig(Section):
     """Where results go."""
 
-    dir: str = Field("runs", description="folder, or any pyarrow.fs / fsspec URI, that gets one folder per run")
+    dir: str = Field(
+        "runs", min_length=1, description="folder, or any pyarrow.fs / fsspec URI, that gets one folder per run"
+    )
     checkpoint_every: int | None = Field(
         None,
         ge=0,
+        le=MOST,
         description="rounds between two checkpoints, 0 for none; default: as often as costs under 2 % of the time",
     )
 
@@ -313,8 +356,8 @@ class Config(Section):
     """Everything a run depends on."""
 
     name: str | None = Field(None, description="name of the run's folder; default: source-method-seed and the time")
-    seed: int = Field(0, ge=0)
-    rounds: int = Field(60, ge=1)
+    seed: int = Field(0, ge=0, le=2**63 - 1)  # the tables hold it as int64
+    rounds: int = Field(60, ge=1, le=MOST)
     data: DataConfig = DataConfig()
     partition: PartitionConfig = Field(default_factory=lambda: PartitionConfig.model_validate({}))
     model: ModelConfig = ModelConfig()
@@ -343,8 +386,11 @@ class Config(Section):
             raise ValueError(
                 f"participation.count={count} is more than partition.clients={clients}: nobody takes part twice"
             )
-        if self.name is not None and (not self.name.strip(". ") or set("/\\\0\n") & set(self.name)):
-            raise ValueError(f"name={self.name!r} cannot be a folder: use letters, digits, '-', '_' and '.'")
+        if self.name is not None and not _is_folder_name(self.name):
+            raise ValueError(
+                f"name={shown(self.name)} cannot be a folder: use letters, digits, '-', '_' and '.', at most"
+                f" {_MOST_NAME} characters"
+            )
         return self
 
     def cohort_size(self, clients: int) -> int:
@@ -353,18 +399,13 @@ class Config(Section):
             return min(self.participation.count, clients)
         return max(1, round((self.participation.fraction or 1.0) * clients))
 
+    def to_tree(self) -> dict[str, Any]:
+        """The resolved config as plain values, as it is saved with the run: URIs without their secrets."""
+        return _without_secrets(self.model_dump(mode="json", exclude_none=True))
+
     def to_yaml(self) -> str:
         """The resolved config, as it is saved with the run and read back."""
-        return yaml.safe_dump(self.model_dump(exclude_none=True), sort_keys=False, allow_unicode=True)
-
-
-class _YamlLoader(yaml.SafeLoader):
-    """Safe YAML in which 1e-3 is a number; YAML 1.1 would read it as text, and every learning rate is written so."""
-
-
-_YamlLoader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
-)
+        return dump_yaml(self.to_tree())
 
 
 def load_config(
@@ -382,6 +423,7 @@ def load_config(
     pairs = [_parse_override(o) for o in overrides] if not isinstance(overrides, Mapping) else overrides.items()
     for key, value in pairs:
         _set(tree, key, value)
+    check_tree(tree)
     try:
         config = Config.model_validate(tree)
     except ValidationError as error:
@@ -403,19 +445,16 @@ def _tree(given: str | Path | Mapping[str, Any] | Config | None) -> dict[str, An
     if isinstance(given, Config):
         return given.model_dump(exclude_none=True)
     if isinstance(given, Mapping):
+        check_tree(given)
         return deepcopy(dict(given))
     path = Path(given)
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(MOST_CHARACTERS + 1)  # a device or a pipe may have no end
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a NUL in the path
         reason = getattr(error, "strerror", None) or "not a text file"
         raise InputError(f"config file {path} cannot be read: {reason}") from None
-    try:
-        tree = yaml.load(text, Loader=_YamlLoader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise InputError(f"config file {path} is not valid YAML{where}: {getattr(error, 'problem', error)}") from None
+    tree = load_yaml(text, f"config file {path}")
     if tree is None:
         return {}
     if not isinstance(tree, dict):
@@ -426,11 +465,8 @@ def _tree(given: str | Path | Mapping[str, Any] | Config | None) -> dict[str, An
 def _parse_override(text: str) -> tuple[str, Any]:
     key, sign, value = text.partition("=")
     if not sign or not key.strip():
-        raise InputError(f"'{text}' is not an override: write key=value, for example method.name=fedavg")
-    try:
-        return key.strip(), yaml.load(value, Loader=_YamlLoader)
-    except yaml.YAMLError:
-        raise InputError(f"{key}={value}: the value is not valid YAML; quote it") from None
+        raise InputError(f"{shown(text)} is not an override: write key=value, for example method.name=fedavg")
+    return key.strip(), load_yaml(value, f"{key.strip()}={shown(value)}: the value")
 
 
 def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
@@ -443,7 +479,7 @@ def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
         node = node.setdefault(parent, {})
         if not isinstance(node, dict):
             name = ".".join(parents[: i + 1])
-            raise InputError(f"{dotted}={value}: {name} is a value ({node!r}), it has no keys below it")
+            raise InputError(f"{dotted}={shown(value)}: {name} is a value ({shown(node)}), it has no keys below it")
     if isinstance(value, Mapping) and value and isinstance(node.get(last), dict):
         for key, inner in value.items():
             _set(node[last], str(key), inner)
@@ -475,17 +511,17 @@ def _line(error: ErrorDetails, prefix: tuple[str, ...] = (), root: type[BaseMode
         section = _section(root, loc[:-1])
         allowed = sorted(section.model_fields) if section else []
         hint = closest(str(loc[-1]), allowed)
-        return f"{key}={value!r}: there is no key '{loc[-1]}'{hint}; allowed: {', '.join(allowed)}"
+        return f"{key}={shown(value)}: there is no key '{loc[-1]}'{hint}; allowed: {', '.join(allowed)}"
     if error["type"] == "literal_error":
         names = [k for k in loc if isinstance(k, str)]  # without the position in a list
         section = _section(root, names[:-1])
         field = section.model_fields.get(names[-1]) if section else None
         allowed = _literals(field.annotation) if field else []
         hint = closest(value, allowed) if isinstance(value, str) else ""
-        return f"{key}={value!r} is not allowed{hint}; allowed: {', '.join(allowed)}"
+        return f"{key}={shown(value)} is not allowed{hint}; allowed: {', '.join(allowed)}"
     if error["type"] == "missing":
         return f"{key} is missing: {error['msg'].lower()}"
-    return f"{key}={value!r}: {error['msg'][0].lower()}{error['msg'][1:]}"
+    return f"{key}={shown(value)}: {error['msg'][0].lower()}{error['msg'][1:]}"
 
 
 _TYPE_TAGS = ("float", "int", "str", "bool", "list[int]")
@@ -498,5 +534,22 @@ def _literals(annotation: Any) -> list[str]:
     return found
 
 
+def _without_secrets(value: Any) -> Any:
+    """Leave the secrets of URIs out of all text in a tree."""
+    if isinstance(value, str):
+        return without_secrets(value)
+    if isinstance(value, dict):
+        return {key: _without_secrets(inner) for key, inner in value.items()}
+    return [_without_secrets(inner) for inner in value] if isinstance(value, list) else value
+
+
+_MOST_NAME = 200  # bytes: file systems end at 255, and files beside the folder have longer names
+
+
+def _is_folder_name(name: str) -> bool:
+    return bool(name.strip(". ")) and not set("/\\\0\n") & set(name) and len(name.encode()) <= _MOST_NAME
+
+
 def _is_ints(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(v, int) for v in value)
+    """Whether this is a list of sizes, so that its length and sum mean something."""
+    return isinstance(value, list) and bool(value) and all(isinstance(v, int) and 1 <= v <= MOST for v in value)

@@ -1,10 +1,17 @@
 """The errors a user may see. Each message is whole in itself: what is wrong, and the cure."""
 
+from typing import Any
+
+from rayfl.uris import without_secrets
+
 
 class RayflError(Exception):
-    """Something a user can mend; shown as its message alone, without a traceback."""
+    """Something a user can mend; shown as its message alone, without a traceback and without secrets."""
 
     exit_code = 1
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(without_secrets(message))
 
 
 class InputError(RayflError):
@@ -13,8 +20,12 @@ class InputError(RayflError):
     exit_code = 2
 
     def __init__(self, *lines: str) -> None:
-        super().__init__("\n".join(lines))
-        self.lines = lines
+        self.lines = tuple(_one_line(without_secrets(line)) for line in lines)
+        super().__init__("\n".join(self.lines))
+
+    def __reduce__(self) -> tuple[type["InputError"], tuple[str, ...]]:
+        """Cross from process to process with all lines."""
+        return type(self), self.lines
 
 
 class ClientError(RayflError):
@@ -47,3 +58,22 @@ def closest(name: str, allowed: list[str]) -> str:
 
     near = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
     return f" (did you mean '{near[0]}'?)" if near else ""
+
+
+def shown(value: Any, most: int = 200) -> str:
+    """Return the value as a message shows it: on one line, and cut where it is long.
+
+    >>> shown([1, 2]), shown("a" * 30, most=9)
+    ('[1, 2]', "'aaaaaaaa... (32 characters)")
+    """
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # Python does not write integers of thousands of digits
+        digits = f" of about {value.bit_length() * 0.30103:.0f} digits" if isinstance(value, int) else ""
+        return f"({type(value).__name__}{digits})"
+    return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
+
+
+def _one_line(text: str) -> str:
+    """Escape line breaks, and all else that a terminal would not show as it is: values come from files."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -7,18 +7,37 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from rayfl.config import Config
-from rayfl.errors import RayflError
+from rayfl.errors import InputError, RayflError
+
+_FORM = "write package.module:Name, such as my_file:MyClass"
 
 
-def import_own(name: str) -> ModuleType:
-    """Import a module that a config names, also from the current folder; ImportError if it calls sys.exit()."""
+def import_module_of(key: str, path: str) -> tuple[ModuleType, str]:
+    """Import the module of `path`, which stands at config key `key`; return it, and the name after the colon."""
+    module, _, name = path.partition(":")
+    if not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
+        raise InputError(f"{key}={path!r} is no import path: {_FORM}")
     _search_current_folder()
     try:
-        return importlib.import_module(name)
-    except SystemExit as left:
-        raise ImportError(f"it calls sys.exit({left.code!r}) when it is imported") from None
+        return importlib.import_module(module), name
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module == error.name or module.startswith(error.name + ".")):
+            raise InputError(
+                f"{key}={path}: cannot import {module}, there is no module '{error.name}': install it, or put its"
+                " folder on PYTHONPATH"
+            ) from None
+        raise InputError(f"{key}={path}: importing '{module}' fails: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise InputError(f"{key}={path}: importing '{module}' fails: {reason(error)}") from error
+
+
+def reason(error: BaseException) -> str:
+    """Return the kind and the first line of an error in a user's own code."""
+    text: Any = str(error).strip() or "no message"
+    return f"{type(error).__name__}: {text.splitlines()[0]}"
 
 
 def search_path(config: Config) -> list[str]:

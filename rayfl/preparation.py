@@ -1,8 +1,11 @@
 """From a config to all that can be known and checked before there is a federation: options, data, partition, model."""
 
 import hashlib
+import os
+import tempfile
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,8 +14,9 @@ from rayfl.config import Config, Training
 from rayfl.data import Dataset, Partition, make_partition
 from rayfl.errors import InputError
 from rayfl.federation.interface import Facts, Recipe
-from rayfl.methods import check_method, method_options
-from rayfl.training.batches import samples_seen
+from rayfl.host_memory import Need, batches_need, clients_need, memory_here, network_need, refuse_excess, server_need
+from rayfl.methods import check_method, method_options, server_models
+from rayfl.training.batches import largest_batch, samples_seen
 
 if TYPE_CHECKING:
     from rayfl.models import FlatModel
@@ -67,9 +71,11 @@ def resolve(config: Config) -> Config:
 def prepare(config: Config) -> Prepared:
     """Load and check all that needs no cluster: options, data, partition, model."""
     from rayfl.data.sources import load_dataset  # pandas, and for the digits scikit-learn
+    from rayfl.models.zoo import large_parameters
     from rayfl.training.choice import cpu_capability, faster_together, try_together
 
     config = resolve(config)
+    _check_state_folder(config)
     dataset = load_dataset(config.data, config.seed, config.partition.column)
     partition = make_partition(config.partition, dataset, config.seed)
     dataset = partition.normalised(dataset)
@@ -78,11 +84,15 @@ def prepare(config: Config) -> Prepared:
         raise InputError(f"participation.count={count} is more than the {partition.clients} clients there are")
     check_method(config.method, partition.clients, config.cohort_size(partition.clients))
     config = config.model_copy(update={"cpu_capability": config.cpu_capability or cpu_capability()})
+    parameters = large_parameters(config.model, dataset.input_shape, dataset.classes, dataset.vocabulary)
+    if parameters is not None:
+        refuse_excess(_needs(config, dataset, partition, parameters), memory_here())
     model = _recipe(config, dataset).build()
+    refuse_excess(_needs(config, dataset, partition, model.layout.size, model), memory_here())
     on_gpus = config.federation == "ray" and config.ray.gpu_share > 0
     together = config.training == "vectorised"
     if config.training == "auto":
-        device, size = "cuda" if on_gpus else "cpu", config.local.batch_size
+        device, size = "cuda" if on_gpus else "cpu", largest_batch(partition.n_train, config.local)
         together = faster_together(model, size, device, str(config.cpu_capability))
     prepared = _settled(config, "vectorised" if together else "loop", dataset, partition, model)
     if together and not on_gpus:  # on GPUs, the actors try it
@@ -123,3 +133,53 @@ def _settled(
 
 def _recipe(config: Config, dataset: Dataset) -> Recipe:
     return Recipe(config.model, dataset.input_shape, dataset.classes, dataset.vocabulary, config.seed)
+
+
+def _needs(
+    config: Config, dataset: Dataset, partition: Partition, parameters: int, model: "FlatModel | None" = None
+) -> list[Need]:
+    """Return what the run takes of this machine, as far as that is known; actors may be on others."""
+    here = runs_here(config)
+    trainers = (config.ray.actors or 1 if config.federation == "ray" else 1) if here else 0
+    arrays = [dataset.inputs, dataset.labels, partition.train, partition.test]
+    needs = [
+        Need(f"{len(dataset):,} samples", sum(array.nbytes for array in arrays), "data.limit"),
+        network_need(parameters, 1 + trainers if config.federation == "ray" else 1),
+    ]
+    if not here:
+        return needs
+    needs += [
+        server_need(parameters, server_models(config.method, partition.clients)),
+        clients_need(parameters, config.cohort_size(partition.clients), config.state.memory_mb * 2**20),
+        batches_need(int(samples_seen(partition.n_train, config.local).max()), trainers),
+    ]
+    if model is not None and not (config.federation == "ray" and config.ray.gpu_share):
+        from rayfl.training.memory import gpu_memory
+
+        sample, _ = dataset.batch(partition.train_of(0)[:1], partition.transform_for(0))
+        batch = largest_batch(partition.n_train, config.local)
+        # Half of it: a CPU frees a layer's map as soon as its gradient is there.
+        computing = gpu_memory(model, sample, batch, config.local.momentum > 0, False, 1).computing // 2
+        needs.append(Need(f"training on batches of {batch:,}", computing * trainers, "local.batch_size"))
+    return needs
+
+
+def _check_state_folder(config: Config) -> None:
+    """Refuse a state.dir that is not there, where the actors are here; nobody knows the folders of other nodes."""
+    if config.state.dir is None or not runs_here(config):
+        return
+    folder = Path(config.state.dir)
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(
+            f"state.dir={config.state.dir} cannot be written to: {error.strerror}; make the folder, or name another"
+        ) from None
+
+
+def runs_here(config: Config) -> bool:
+    """Whether all of the run is on this machine, as far as the config and the environment say."""
+    if config.federation == "serial":
+        return True
+    return config.ray.address in (None, "local") and not os.environ.get("RAY_ADDRESS")

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from rayfl.results import Run
 from rayfl.server import RoundRecord
+from rayfl.uris import without_secrets
 
 _PLAIN_LINES = 50  # a log should show a run's course, not every round of a thousand
 
@@ -34,11 +35,11 @@ class Screen:
 
     def say(self, text: str) -> None:
         """Show a line."""
-        self._console.print(text, style="dim", markup=False, soft_wrap=True)
+        self._console.print(without_secrets(text), style="dim", markup=False, soft_wrap=True)
 
     def warn(self, text: str) -> None:
         """Show a line that deserves a look."""
-        self._console.print(f"warning: {text}", style="yellow", markup=False, soft_wrap=True)
+        self._console.print(f"warning: {without_secrets(text)}", style="yellow", markup=False, soft_wrap=True)
 
     @contextmanager
     def rounds(self, count: int, done: int = 0) -> Iterator[None]:

@@ -103,7 +103,7 @@ def _carry_out(
                 checkpoints = Checkpoints(storage, config, prepared, found=found)
                 with _how_to_go_on(storage, checkpoints, stop):
                     _run_rounds(config, server, checkpoints, storage, found is not None, screen, stop)
-    run = load(storage.path)
+    run = load(storage)
     screen.summarise(run)
     return run
 
@@ -238,7 +238,8 @@ def _refuse_unnamed_code(run: Run, overrides: Sequence[str]) -> None:
 
 
 def _resumable(storage: Storage, checkpoints: Checkpoints) -> str:
-    return f"go on after round {checkpoints.round} with: rayfl resume {shlex.quote(storage.path)}"
+    secrets = "; give the secrets of the URI again, they are not shown here" if storage.has_secrets else ""
+    return f"go on after round {checkpoints.round} with: rayfl resume {shlex.quote(storage.path)}{secrets}"
 
 
 @contextmanager

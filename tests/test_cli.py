@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import rayfl
@@ -103,6 +105,183 @@ def test_bad_input_is_one_line_and_exit_code_2_and_leaves_nothing_behind(
     assert "Traceback" not in err
     assert not out
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def files_of_hostile_input(folder: Path) -> None:
+    def table(name: str, **columns: list) -> None:
+        pq.write_table(pa.table(columns), folder / name)
+
+    labels = [0, 1, 0, 1]
+    table("nested.parquet", a=[[[1.0, 2.0]]] * 4, label=labels)
+    table("words.parquet", a=[["x"]] * 4, label=labels)
+    table("huge.parquet", a=[1e300] * 4, label=labels)
+    table("lists.parquet", a=[1.0] * 4, label=[[0], [1], [0], [1]])
+    table("labels.parquet", a=[1.0] * 4, label=[2**62, 1, 0, 1])
+    (folder / "fails.py").write_text("1 / 0\n")
+    (folder / "broken_code.py").write_text("def (\n")
+    (folder / "exits.py").write_text("import sys\nsys.exit(0)\n")
+    (folder / "abstract.py").write_text("from rayfl.methods.method import Method\nclass Mine(Method):\n    pass\n")
+    (folder / "exiting.py").write_text(
+        "import sys\nfrom torch import nn\nclass Net(nn.Module):\n    def __init__(self):\n        sys.exit(0)\n"
+    )
+    bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
+    bomb += "".join(f"a{i + 1}: &a{i + 1} [{', '.join([f'*a{i}'] * 10)}]\n" for i in range(9))
+    merges = "a0: &a0 {x: 1}\n"
+    merges += "".join(f"a{i + 1}: &a{i + 1} {{<<: [{', '.join([f'*a{i}'] * 10)}]}}\n" for i in range(9))
+    for name, text in {
+        "twice": "rounds: 1\nseed: 1\nrounds: 2\n",
+        "bomb": bomb,
+        "merges": merges,
+        "endless": "model: {options: &a {x: *a}}\n",
+        "deep": "model: " + "[" * 5000 + "]" * 5000,
+        "digits": "seed: " + "9" * 5000,
+        "hex": "seed: 0x" + "f" * 50_000,
+        "long": "name: " + "x" * 2_000_000,
+        "list_key": "? [1, 2]\n: 3\n",
+        "set": "rounds: !!set {a, b}\n",
+        "binary": "name: !!binary aGk=\n",
+        "date": "rounds: 2020-13-45\n",
+        "not_unicode": 'name: "\\ud800"\n',
+    }.items():
+        (folder / f"{name}.yaml").write_text(text)
+
+
+BIG = str(10**18)
+HOSTILE = {
+    "a seed beyond int64": ([f"seed={2**63}"], r"seed=9223372036854775808 is too large"),
+    "a seed of thousands of digits": (["seed=" + "9" * 5000], r"seed=.*no int of at most 400 digits"),
+    "a list for the partition": (["partition.kind=[iid]"], r"partition\.kind=\['iid'\] is not allowed"),
+    "a list for the transform": (["partition.transform=[a]"], r"partition\.transform=\['a'\] is not allowed"),
+    "a mapping for the method": (["method.name={a: b}"], r"method\.name=.*valid string"),
+    "a list among the add-ons": (["method.addons=[[cam]]"], r"method\.addons.*allowed: cam"),
+    "an infinite alpha": (["partition={kind: dirichlet, alpha: .inf}"], r"partition\.alpha=inf is not a finite"),
+    "an alpha beyond floats": (
+        ["partition={kind: dirichlet, alpha: 1e-320}"],
+        r"partition\.alpha=1e-320.*0\.000000001",
+    ),
+    "an infinite learning rate": (["local.lr=1e999"], r"local\.lr=inf is not a finite"),
+    "an infinite pull": (["method.mu=.inf"], r"method\.mu=inf is not a finite"),
+    "a decay beyond float32": (["local.weight_decay=1e300"], r"weight_decay=1e\+300.*up to 1e\+30"),
+    "very many rounds": ([f"rounds={BIG}"], r"rounds=1000000000000000000.*1000000000"),
+    "very many steps": ([f"local.steps={BIG}"], r"local\.steps=.*1000000000"),
+    "very many epochs": ([f"local.epochs={BIG}"], r"local\.epochs=.*1000000000"),
+    "a very large batch": ([f"local.batch_size={BIG}"], r"local\.batch_size=.*1000000000"),
+    "very many clients": (["partition={kind: iid, clients: 1000000000}"], r"use at most 898 clients"),
+    "more clients than integers": ([f"partition={{kind: iid, clients: {10**30}}}"], r"partition\.clients=.*2\*\*63"),
+    "clusters of very many clients": ([f"partition.cluster_sizes=[{BIG}, 1]"], r"partition\.cluster_sizes\.0="),
+    "no cluster sizes": (["partition.cluster_sizes=[]"], r"partition\.cluster_sizes=\[\].*at least 1"),
+    "samples beyond integers": ([f"partition.samples=[2, {2**63}]"], r"partition\.samples\.1="),
+    "very many samples": ([f"partition.samples=[2, {BIG}]"], r"partition\.samples\.1=.*1000000000"),
+    "very many models": (["method={name: ifca, clusters: 1000000}"], r"method\.clusters=1000000.*10000"),
+    "very many federations": (["method={name: fedavg_ensemble, clusters: 1000000}"], r"method\.clusters=.*10000"),
+    "very many components": ([f"method.components={10**30}"], r"method\.components=.*2\*\*63"),
+    "a very wide network": ([f"model.options.channels={BIG}"], r"model\.options\.channels=.*at most 1000000"),
+    "a very small share of a CPU": (["ray.cpus_per_actor=1e-320"], r"ray\.cpus_per_actor=.*steps of 0\.0001"),
+    "a resource without a name": (["ray.resources={'': 1.0}"], r"ray\.resources=.*names"),
+    "!!float of a word": (["local.lr=!!float x"], r"local\.lr=.*'x' is no float"),
+    "!!int of a word": (["rounds=!!int x"], r"rounds=.*'x' is no int"),
+    "minutes and seconds": (["rounds=1:30"], r"rounds='1:30'.*integer"),
+    "an integer that may be octal": (["seed=010"], r"seed='010'.*integer"),
+    "thousands of brackets": (["name=" + "[" * 5000], r"name=.*nested more than 32 deep"),
+    "thousands of braces": (["model.options=" + "{a: " * 2000 + "1" + "}" * 2000], r"nested more than 32 deep"),
+    "thousands of dots": (["model.options." + "a." * 3000 + "b=1"], r"nested more than 32 deep"),
+    "a key twice": (["twice.yaml"], r"twice\.yaml is not valid YAML at line 3.*'rounds' is there twice"),
+    "aliases that multiply": (["bomb.yaml"], r"bomb\.yaml.*more than 200,000 values"),
+    "merges that multiply": (["merges.yaml"], r"merges\.yaml.*more than 200,000 values"),
+    "an alias in itself": (["endless.yaml"], r"endless\.yaml.*points to what it is in"),
+    "deep YAML": (["deep.yaml"], r"deep\.yaml.*nested more than 32 deep"),
+    "thousands of digits": (["digits.yaml"], r"digits\.yaml.*at most 400 digits"),
+    "thousands of hex digits": (["hex.yaml"], r"hex\.yaml.*at most 400 digits"),
+    "megabytes of YAML": (["long.yaml"], r"long\.yaml.*at most 1,048,576"),
+    "a key that is a list": (["list_key.yaml"], r"list_key\.yaml.*a key must be text"),
+    "a YAML set": (["set.yaml"], r"set\.yaml.*tag:yaml\.org,2002:set"),
+    "YAML's binary data": (["binary.yaml"], r"binary\.yaml.*tag:yaml\.org,2002:binary"),
+    "a date for a number": (["date.yaml"], r"rounds='2020-13-45'.*integer"),
+    "text that is not Unicode": (["not_unicode.yaml"], r"name='\\ud800' is not valid Unicode"),
+    "a method that is a colon": (["method.name=':'"], r"method\.name=':' is no import path"),
+    "a method from a dot": (["method.name='.:a'"], r"method\.name='\.:a' is no import path"),
+    "a method without a name": (["method.name='json:'"], r"method\.name='json:' is no import path"),
+    "a method whose module fails": (["method.name=fails:X"], r"importing 'fails' fails: ZeroDivisionError"),
+    "a method whose module is no Python": (
+        ["method.name=broken_code:X"],
+        r"importing 'broken_code' fails: SyntaxError",
+    ),
+    "a method whose module exits": (["method.name=exits:X"], r"importing 'exits' fails: SystemExit"),
+    "an abstract method": (["method.name=abstract:Mine"], r"abstract:Mine is abstract.*round, tested_models"),
+    "a model that is a colon": (["model.name=':'"], r"model\.name=':' is no import path"),
+    "a model whose module exits": (["model.name=exits:X"], r"importing 'exits' fails: SystemExit"),
+    "a model that exits": (["model.name=exiting:Net"], r"exiting:Net.*cannot be built: SystemExit"),
+    "lists in lists": (["data={source: parquet, path: nested.parquet}"], r"column 'a' holds list.*flatten"),
+    "lists of words": (["data={source: parquet, path: words.parquet}"], r"column 'a' holds list.*numbers"),
+    "features beyond float32": (
+        ["data={source: parquet, path: huge.parquet}"],
+        r"huge\.parquet.*infinite features.*3\.4e38",
+    ),
+    "labels that are lists": (["data={source: parquet, path: lists.parquet}"], r"column 'label' holds list"),
+    "a label of 2**62": (["data={source: parquet, path: labels.parquet}"], r"label 4611686018427387904 is not"),
+    "NUL in the data's path": (['data={source: npz, path: "a\\0b"}'], r"data\.path='a\\x00b' holds a NUL"),
+    "NUL in the data's root": (['data={source: mnist, root: "a\\0b"}'], r"data\.root=.*NUL"),
+    "NUL in the output": (['output.dir="a\\0b"'], r"output\.dir=.*NUL"),
+    "a path that is too long": (["data={source: npz, path: " + "a" * 3000 + "}"], r"data\.path=.*name too long"),
+    "a name that is too long": (["name=" + "a" * 300], r"name=.*at most 200 characters"),
+    "the home of nobody": (["output.dir=~nobody_at_all/runs"], r"~nobody_at_all/runs.*no home folder"),
+    "an output on the web": (["output.dir=http://localhost:1/x"], r"http://localhost:1/x cannot be written to"),
+    "an output of an unknown kind": (["output.dir=foo://x"], r"foo://x cannot be opened"),
+    "an output in no bucket": (["output.dir=s3://"], r"s3:// names no folder"),
+    "an output on another host": (["output.dir=file://host/x"], r"file://host/x names another host"),
+    "an empty output": (["output.dir=''"], r"output\.dir=''.*at least 1 character"),
+    "a folder for client models that is missing": (["state.dir=gone"], r"state\.dir=gone cannot be written to"),
+    "a folder for client models that is a file": (
+        ["state.dir=twice.yaml"],
+        r"state\.dir=twice\.yaml cannot be written to",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+@pytest.mark.timeout(20)
+def test_hostile_input_is_one_short_line_and_exit_code_2_and_leaves_nothing_behind(
+    rayfl_typed: Callable[..., Typed], tmp_path: Path, what: str
+) -> None:
+    files_of_hostile_input(tmp_path)
+    before = sorted(tmp_path.rglob("*.*"))
+    words, told = HOSTILE[what]
+    files = [word for word in words if word.endswith(".yaml") and "=" not in word]
+    code, out, err = rayfl_typed("run", *files, "federation=serial", *[word for word in words if word not in files])
+    assert code == 2, err
+    (line,) = err.splitlines()
+    assert line.startswith("error: ")
+    assert re.search(told, line), line
+    assert len(line) < 4000
+    assert not out
+    assert [path for path in sorted(tmp_path.rglob("*.*")) if "__pycache__" not in str(path)] == before
+
+
+@pytest.mark.parametrize(
+    ("file", "told"),
+    [
+        ("gone/figure.png", r"-o gone/figure\.png: there is no folder gone"),
+        ("figure.foo", r"-o figure\.foo: figures end in one of .*\.png"),
+        ("figure", r"-o figure: figures end in"),
+    ],
+)
+def test_a_figure_that_cannot_be_drawn_is_told_before_the_data_are_read(
+    rayfl_typed: Callable[..., Typed], tmp_path: Path, file: str, told: str
+) -> None:
+    code, out, err = rayfl_typed("partition", "-o", file)
+    assert code == 2
+    (line,) = err.splitlines()
+    assert re.match(f"error: {told}", line), line
+    assert not out
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("path", ["", "gone", "a\0b", "~nobody_at_all/run", "http://localhost:1/x", "foo://x", "s3://"])
+def test_a_folder_that_cannot_be_resumed_is_one_line(rayfl_typed: Callable[..., Typed], path: str) -> None:
+    code, _, err = rayfl_typed("resume", path)
+    assert code == 2
+    (line,) = err.splitlines()
+    assert line.startswith("error: ")
 
 
 def test_an_address_where_no_ray_is_gives_one_line(tmp_path: Path) -> None:

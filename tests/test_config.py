@@ -148,3 +148,36 @@ def test_cohort_size_is_a_share_or_a_count_and_never_nobody() -> None:
 def test_the_resolved_yaml_lists_keys_in_the_order_of_the_tree() -> None:
     resolved = yaml.safe_load(Config().to_yaml())
     assert list(resolved) == [key for key in Config.model_fields if key in resolved]
+
+
+def test_keys_of_yaml_are_the_text_that_stands_there(tmp_path: Path) -> None:
+    """YAML 1.1 reads `on` as true, and `method.con.on` is a key of ours."""
+    file = tmp_path / "c.yaml"
+    file.write_text("method: {name: ifca, addons: [con], con: {on: parameters}}\nname: 2020-01-01\n")
+    config = load_config(file)
+    assert config.method.options["con"] == {"on": "parameters"}
+    assert config.name == "2020-01-01"
+
+
+@pytest.mark.parametrize(
+    "text", ["1e-3", "1:30", "2020-01-01", "010", "on", "null", "0x1f", "1_000", ".inf", "~", "<<", "*a"]
+)
+def test_text_that_looks_like_something_else_reads_back_as_the_same_text(text: str, tmp_path: Path) -> None:
+    config = load_config({"model": {"options": {"a": text, text: 1}}})
+    file = tmp_path / "config.yaml"
+    file.write_text(config.to_yaml())
+    assert load_config(file).model.options == {"a": text, text: 1}
+
+
+def test_a_mapping_from_python_is_bounded_like_a_file() -> None:
+    endless: dict = {}
+    endless["model"] = endless
+    assert "nested more than 32 deep" in lines_of(endless)[0]
+    assert "seed=(int of about 5000 digits) is too large" in lines_of({"seed": 10**5000})[0]
+    assert "key 3 is of type int" in lines_of({3: 1})[0]
+    assert "more than 200,000 values" in lines_of({"partition": {"cluster_sizes": [1] * 300_000}})[0]
+
+
+def test_a_line_of_an_error_has_no_line_breaks_or_terminal_codes() -> None:
+    (line,) = lines_of({"data": {"path": "a\nerror: b\x1b[2J"}})
+    assert "data.path=a\\nerror: b\\x1b[2J" in line

@@ -14,11 +14,23 @@ from matplotlib.ticker import MaxNLocator
 
 from rayfl.data.dataset import Dataset, Transform
 from rayfl.data.partitions import Partition
+from rayfl.errors import InputError
 
 _MOST_DOTS = 120  # clients; beyond, dots would touch and a heat map says more
 _CLUSTER_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6bb1", "#7f7f7f")
 _TRAIN, _TEST, _INK = "#3b4a5a", "#a9b8c6", "#30363d"
 _HEAT = LinearSegmentedColormap.from_list("share", ["#ffffff", "#b9d7ea", "#3182bd", "#08306b"])
+
+
+def check_figure_file(path: Path) -> None:
+    """Refuse a file that cannot be drawn into, before there is anything to draw."""
+    formats = sorted(FigureCanvasAgg.get_supported_filetypes())
+    if path.suffix.lower().removeprefix(".") not in formats:
+        raise InputError(f"-o {path}: figures end in one of {', '.join('.' + name for name in formats)}")
+    if not path.parent.is_dir():
+        raise InputError(f"-o {path}: there is no folder {path.parent}; make it first")
+    if path.is_dir():
+        raise InputError(f"-o {path} is a folder: name a file in it")
 
 
 def draw_partition(partition: Partition, dataset: Dataset, path: str | Path) -> Path:
@@ -60,7 +72,10 @@ def draw_partition(partition: Partition, dataset: Dataset, path: str | Path) -> 
         axes.tick_params(length=0, labelsize=8, colors=_INK)
         axes.spines[["top", "right"]].set_visible(False)
         axes.spines[["left", "bottom"]].set_color("#c8ced4")
-    figure.savefig(path, dpi=160)
+    try:
+        figure.savefig(path, dpi=160)
+    except OSError as error:
+        raise InputError(f"-o {path} cannot be written: {error.strerror or error}; name another file") from None
     return Path(path)
 
 

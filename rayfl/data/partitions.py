@@ -115,12 +115,13 @@ def make_partition(config: PartitionConfig, dataset: Dataset, seed: int) -> Part
         return _by_owner(config, dataset, rng)
     clients = config.clients
     assert clients is not None  # the config fills it in
+    pool = np.flatnonzero(~dataset.is_test) if official else np.arange(len(dataset))
+    held_out = np.flatnonzero(dataset.is_test) if official else np.arange(0)
+    _check_sizes(config, clients, len(pool), len(held_out))  # before any array over clients is made
     clusters = _cluster_of_clients(config, clients)
     transforms = _transforms(config, dataset, rng)
     transform_of = clusters if transforms else None
 
-    pool = np.flatnonzero(~dataset.is_test) if official else np.arange(len(dataset))
-    held_out = np.flatnonzero(dataset.is_test) if official else np.arange(0)
     own = config.classes_client or config.classes or 0  # classes of which each client must have a sample
     floor = max(own, 1 if official else 2)
     sizes, test_sizes = _drawn_sizes(config, clients, floor, len(pool), len(held_out), rng)
@@ -466,16 +467,26 @@ def _transforms(config: PartitionConfig, dataset: Dataset, rng: np.random.Genera
     return tuple(Transform(turns=k) for k in range(config.clusters))
 
 
+def _check_sizes(config: PartitionConfig, clients: int, pool: int, held_out: int) -> None:
+    """Refuse more clients than samples, and sizes whose products would not fit whole-number arithmetic."""
+    official = config.test == "official"
+    most = min(pool, held_out) if official else pool // 2
+    if clients > most:
+        what = f"1 of the {pool} training and 1 of the {held_out} test" if official else f"2 of the {pool}"
+        raise InputError(f"partition.clients={clients} cannot each get {what} samples: use at most {most} clients")
+    total = pool + held_out
+    if config.samples is not None and clients * config.samples[1] * total >= 2**62:
+        raise InputError(
+            f"partition.samples={config.samples} is too large: there are {total} samples in all, end the range there"
+        )
+
+
 def _drawn_sizes(
     config: PartitionConfig, clients: int, floor: int, pool: int, held_out: int, rng: np.random.Generator
 ) -> tuple[np.ndarray | None, np.ndarray]:
     """Return each client's size in the pool (None: deal it all) and in the official test split."""
     official = config.test == "official"
     no_test = np.zeros(clients, np.int64)
-    most = min(pool, held_out) if official else pool // 2
-    if clients > most:
-        what = f"1 of the {pool} training and 1 of the {held_out} test" if official else f"2 of the {pool}"
-        raise InputError(f"partition.clients={clients} cannot each get {what} samples: use at most {most} clients")
     if config.samples is None:
         return None, no_test
     least, largest = config.samples

@@ -7,6 +7,7 @@ cure. Who gets which samples is decided in `partitions`.
 import contextlib
 import os
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,8 @@ import pandas as pd
 from rayfl.config import DataConfig
 from rayfl.data.dataset import Dataset, Kind, smallest_unsigned
 from rayfl.errors import InputError, closest
+from rayfl.host_memory import Need, memory_here, refuse_excess
+from rayfl.input_tree import expanded
 from rayfl.randomness import Purpose, generator
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
@@ -53,7 +56,21 @@ def load_dataset(config: DataConfig, seed: int, column: str | None = None) -> Da
             " partition.kind=natural needs data.source=mnist (column writer), parquet or text"
         )
     where = f"data.path={config.path}" if config.path is not None else f"data.source={config.source}"
-    samples = _READERS[config.source](config, column)
+    try:
+        samples = _READERS[config.source](config, column)
+    except (
+        ValueError,
+        TypeError,
+        OverflowError,
+        NotImplementedError,
+        OSError,
+        MemoryError,
+        pd.errors.ParserError,
+    ) as error:
+        # What a reader below did not think of; a file can be wrong in more ways than we know.
+        raise InputError(
+            f"{where} cannot be read ({type(error).__name__}: {_reason(error)}): check the file"
+        ) from error
     labels = _checked_labels(samples.labels, where)
     classes = max(samples.classes, int(labels.max()) + 1)
     samples = replace(samples, labels=smallest_unsigned(labels, classes - 1), classes=classes)
@@ -157,8 +174,13 @@ def _npz(config: DataConfig, column: str | None) -> Samples:
 
 def _read_npz(path: Path, where: str) -> Samples:
     try:
+        with zipfile.ZipFile(path) as archive:  # a small file may unpack to more than there is memory
+            unpacked = sum(member.file_size for member in archive.infolist())
+        refuse_excess([Need(f"the arrays of {path.name}", unpacked, "the number of samples in it")], memory_here())
         with np.load(path, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
+    except InputError:
+        raise
     except Exception as error:
         raise InputError(f"{where} cannot be read as npz ({_reason(error)}): write it with numpy.savez") from None
     splits = [split for split in ("train", "val", "test") if f"{split}_images" in arrays]
@@ -265,18 +287,23 @@ def _parquet(config: DataConfig, column: str | None) -> Samples:
         raise InputError(f"{where} has no rows: write some samples into it")
     owner_columns = _owner_columns(table.column_names, column)
     meta = {field.name for field in table.schema if field.name in (config.label, "split", *owner_columns)}
-    lists = [
-        field.name
-        for field in table.schema
-        if field.name not in meta
-        and (types.is_list(field.type) or types.is_fixed_size_list(field.type) or types.is_large_list(field.type))
-    ]
-    numbers = [
-        field.name
-        for field in table.schema
-        if field.name not in meta
-        and (types.is_integer(field.type) or types.is_floating(field.type) or types.is_boolean(field.type))
-    ]
+
+    def is_list(kind: Any) -> bool:
+        return types.is_list(kind) or types.is_fixed_size_list(kind) or types.is_large_list(kind)
+
+    def is_number(kind: Any) -> bool:
+        return types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+
+    lists = [field.name for field in table.schema if field.name not in meta and is_list(field.type)]
+    numbers = [field.name for field in table.schema if field.name not in meta and is_number(field.type)]
+    for field in table.schema:
+        if field.name in lists and not is_number(field.type.value_type):
+            raise InputError(
+                f"{where}: column '{field.name}' holds {field.type}: a list must hold numbers, not lists or text;"
+                " flatten it"
+            )
+        if field.name in meta and types.is_nested(field.type):
+            raise InputError(f"{where}: column '{field.name}' holds {field.type}: it must have one value per row")
     frame = table.select(sorted(meta)).to_pandas()
     _need_columns(table.column_names, [config.label], where, "data.label")
     _need_columns(table.column_names, owner_columns, where, "partition.column")
@@ -285,15 +312,16 @@ def _parquet(config: DataConfig, column: str | None) -> Samples:
     features = [
         _list_column(table.column(name), f"{where}: column '{name}'")
         if lists
-        else table.column(name).cast("float64").to_numpy()[:, None]
+        else table.column(name).cast("float64", safe=False).to_numpy()[:, None]
         for name in lists or numbers
     ]
-    inputs = np.concatenate(features, axis=1).astype(np.float32)
+    with np.errstate(over="ignore"):  # what float32 cannot hold is told below
+        inputs = np.concatenate(features, axis=1).astype(np.float32)
     if not np.isfinite(inputs).all():
         rows = np.flatnonzero(~np.isfinite(inputs).all(axis=1))
         raise InputError(
             f"{where}: {len(rows)} rows have missing or infinite features, the first is row {rows[0]}:"
-            " fill them in or drop the rows"
+            " fill them in or drop the rows (float32 ends at 3.4e38)"
         )
     owner, names = _owners(frame, owner_columns, where) if owner_columns else (None, None)
     labels = frame[config.label].to_numpy()
@@ -308,7 +336,7 @@ def _list_column(column: Any, where: str) -> np.ndarray:
     lengths = rows.value_lengths().to_numpy(zero_copy_only=False)
     if rows.null_count or len(np.unique(lengths)) != 1 or lengths[0] == 0:
         raise InputError(f"{where} has missing lists or lists of unlike length: make every list as long")
-    return rows.flatten().cast("float64").to_numpy(zero_copy_only=False).reshape(len(lengths), -1)
+    return rows.flatten().cast("float64", safe=False).to_numpy(zero_copy_only=False).reshape(len(lengths), -1)
 
 
 def _coded_strings(values: pd.Series, where: str, key: str) -> np.ndarray:
@@ -485,13 +513,17 @@ def _normalisation(samples: Samples) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _root(config: DataConfig) -> Path:
-    return Path(config.root or os.environ.get("RAYFL_DATA") or "data").expanduser()
+    return expanded(config.root or os.environ.get("RAYFL_DATA") or "data")
 
 
 def _existing(config: DataConfig) -> tuple[Path, str]:
     assert config.path is not None  # the config sees to it
-    path = Path(config.path).expanduser()
-    if not path.exists():
+    path = expanded(config.path)
+    try:
+        found = path.exists()
+    except OSError as error:  # a name that is too long, a folder that may not be looked into
+        raise InputError(f"data.path={config.path} cannot be read: {error.strerror}: correct the path") from None
+    if not found:
         raise InputError(f"data.path={config.path} does not exist (looked for {path.resolve()}): correct the path")
     return path, f"data.path={config.path}"
 

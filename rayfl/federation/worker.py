@@ -20,7 +20,7 @@ from rayfl.models import FlatModel, Part, build_model
 from rayfl.models.zoo import wants_channels_last
 from rayfl.own_code import told_as
 from rayfl.randomness import Purpose, generator, torch_seed
-from rayfl.training.batches import draw_batches
+from rayfl.training.batches import draw_batches, largest_batch
 from rayfl.training.choice import try_together
 from rayfl.training.evaluation import score_together
 from rayfl.training.loop import train_alone
@@ -47,6 +47,9 @@ class Worker:
         last = wants_channels_last(config.model, config.training)
         self.model = FlatModel(module, config.model.head, self.device, last)
         self.layout = self.model.layout
+        # The vectorised trainer fills batches up; more than any client has would be in vain.
+        size = largest_batch(partition.n_train, config.local)
+        self._local = config.local.model_copy(update={"batch_size": size})
         self.initial = self.model.numpy()
         self.states = ClientStates(self.layout.size, config.state.memory_mb * 2**20, config.state.dir)
         self._sums: dict[str, dict[int, ExactSum]] = {}  # of kept models, by cluster
@@ -89,7 +92,7 @@ class Worker:
 
     def _train(self, stacks: list[np.ndarray], order: TrainOrder, places: range) -> None:
         """Train the clients in these places of an order, one or several at once."""
-        local = self.config.local
+        local = self._local
         lr = local.lr * local.lr_decay ** (order.round - 1)
         clients = [int(order.clients[at]) for at in places]
         names = f"client {clients[0]}" if len(clients) == 1 else f"one of the clients {clients}"
@@ -263,7 +266,7 @@ class Worker:
         indices = self.partition.train_of(client)
         drawn = draw_batches(generator(self.config.seed, Purpose.BATCHES, *keys), len(indices), self.config.local)
         sample_bytes = 4 * int(np.prod(self.dataset.input_shape))
-        steps = max(1, BLOCK_BYTES // (sample_bytes * self.config.local.batch_size))
+        steps = max(1, BLOCK_BYTES // (sample_bytes * self._local.batch_size))
         for begin in range(0, len(drawn), steps):
             block = drawn[begin : begin + steps]
             inputs, labels = self._samples(client, indices[np.concatenate(block)])

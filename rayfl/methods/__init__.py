@@ -1,9 +1,11 @@
 """One file per method, each a short server program. `METHODS` lists them; a config may also name a user's own."""
 
+import inspect
+
 from pydantic import ValidationError
 
 from rayfl.config import Config, MethodConfig, describe_errors
-from rayfl.errors import InputError, closest
+from rayfl.errors import InputError, closest, shown
 from rayfl.federation.interface import Federation
 from rayfl.methods.cfl import CFL
 from rayfl.methods.cgpfl import CGPFL
@@ -25,7 +27,7 @@ from rayfl.methods.method import Method
 from rayfl.methods.oneshot_ifca import OneShotIFCA
 from rayfl.methods.options import MethodOptions
 from rayfl.methods.sr_fca import SRFCA
-from rayfl.own_code import import_own
+from rayfl.own_code import import_module_of
 
 METHODS: dict[str, type[Method]] = {
     "local": Local,
@@ -56,21 +58,19 @@ def find_method(name: str) -> type[Method]:
     if ":" not in name:
         if name not in METHODS:
             raise InputError(
-                f"method.name={name!r} is not allowed{closest(name, list(METHODS))};"
+                f"method.name={shown(name)} is not allowed{closest(name, list(METHODS))};"
                 f" allowed: {', '.join(METHODS)}, or package.module:Class"
             )
         return METHODS[name]
-    module, _, attribute = name.partition(":")
-    try:
-        found = getattr(import_own(module), attribute)
-    except ImportError as error:
-        raise InputError(
-            f"method.name={name}: cannot import {module} ({error}); is its folder on PYTHONPATH?"
-        ) from None
-    except AttributeError:
-        raise InputError(f"method.name={name}: {module} has no {attribute}") from None
+    module, attribute = import_module_of("method.name", name)
+    found = getattr(module, attribute, None)
+    if found is None:
+        raise InputError(f"method.name={name}: {module.__name__} has no {attribute}")
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise InputError(f"method.name={name} is not a subclass of rayfl.methods.method.Method")
+    if inspect.isabstract(found):
+        missing = ", ".join(sorted(found.__abstractmethods__))
+        raise InputError(f"method.name={name} is abstract: write its {missing}, or name a subclass that has them")
     return found
 
 
@@ -88,6 +88,11 @@ def check_method(config: MethodConfig, clients: int, cohort: int) -> None:
     faults = find_method(config.name).check(method_options(config), clients, cohort)
     if faults:
         raise InputError(*faults)
+
+
+def server_models(config: MethodConfig, clients: int) -> int:
+    """Return how many models the method's server holds at once."""
+    return find_method(config.name).server_models(method_options(config), clients)
 
 
 def create_method(config: Config, fed: Federation) -> Method:

@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import Field
 
 from rayfl.clustering import bipartition, cosine
+from rayfl.config import MOST
 from rayfl.methods.clustered import Clustered, ClusteredState
 from rayfl.methods.options import ClusteredOptions
 
@@ -21,7 +22,7 @@ class CFLOptions(ClusteredOptions):
 
     eps1: float = Field(0.4, gt=0, description="split when the mean update is shorter than this")
     eps2: float = Field(1.6, gt=0, description="and the longest is longer than this")
-    warmup: int = Field(10, ge=0, description="rounds before the first split")
+    warmup: int = Field(10, ge=0, le=MOST, description="rounds before the first split")
 
 
 @dataclass

@@ -10,13 +10,13 @@ from pydantic import Field
 from rayfl.clustering import NO_CLUSTER, kmeans
 from rayfl.federation.interface import Own, Pull, Tested
 from rayfl.methods.clustered import Clustered
-from rayfl.methods.options import ClusteredOptions
+from rayfl.methods.options import MOST_CLUSTERS, ClusteredOptions
 
 
 class CGPFLOptions(ClusteredOptions):
     """Options of CGPFL."""
 
-    clusters: int = Field(5, ge=1, description="number of clusters [K]")
+    clusters: int = Field(5, ge=1, le=MOST_CLUSTERS, description="number of clusters [K]")
     mu: float = Field(1.0, ge=0, description="pull of a client's model to its cluster's centre")
 
 

@@ -11,13 +11,13 @@ from pydantic import Field
 
 from rayfl.federation.interface import Mixture, Models, Pull, everyone
 from rayfl.methods.method import Method
-from rayfl.methods.options import MethodOptions
+from rayfl.methods.options import MOST_CLUSTERS, MethodOptions
 
 
 class EnsembleOptions(MethodOptions):
     """Options of an ensemble."""
 
-    clusters: int = Field(5, ge=1, description="number of federations [K]")
+    clusters: int = Field(5, ge=1, le=MOST_CLUSTERS, description="number of federations [K]")
 
 
 class ProximalEnsembleOptions(EnsembleOptions):

@@ -39,9 +39,10 @@ from rayfl.clustering import (
     tune_by_silhouette,
     unit,
 )
+from rayfl.config import MOST
 from rayfl.federation.interface import Models, Own, Pull, Tested, everyone
 from rayfl.methods.clustered import Clustered
-from rayfl.methods.options import ClusteredOptions
+from rayfl.methods.options import MOST_CLUSTERS, ClusteredOptions
 
 #: The map is fitted on at most so many models, since all of them must come to the server for it.
 MOST_FITTED = 256
@@ -50,17 +51,17 @@ MOST_FITTED = 256
 class FedACOptions(ClusteredOptions):
     """Options of FedAC; the paper's letters in brackets."""
 
-    clusters: int = Field(4, ge=1, description="number of clusters to start from [K]")
+    clusters: int = Field(4, ge=1, le=MOST_CLUSTERS, description="number of clusters to start from [K]")
     mu: float = Field(1.0, ge=0, description="pull of a client's model to its cluster's centre")
     lam: float = Field(0.1, ge=0, description="pull of its backbone to the global embedding [lambda]")
-    components: int = Field(50, ge=1, description="numbers per client that travel for clustering [D]")
-    pca_every: int = Field(100, ge=1, description="rounds between two fits of the low-rank map")
+    components: int = Field(50, ge=1, le=MOST, description="numbers per client that travel for clustering [D]")
+    pca_every: int = Field(100, ge=1, le=MOST, description="rounds between two fits of the low-rank map")
     origin: Literal["initial", "mean", "none"] = Field("initial", description="from where the cosine is seen")
     tuning: Literal["silhouette", "granularity", "none"] = Field(
         "silhouette", description="how the number of clusters is tuned; granularity is the paper's rule"
     )
-    tune_from: int = Field(10, ge=1, description="silhouette: first tuning when clients have trained so often")
-    tune_every: int = Field(5, ge=1, description="silhouette: trainings per client between two tunings")
+    tune_from: int = Field(10, ge=1, le=MOST, description="silhouette: first tuning when clients have trained so often")
+    tune_every: int = Field(5, ge=1, le=MOST, description="silhouette: trainings per client between two tunings")
     threshold: float = Field(0.5, gt=0, lt=1, description="silhouette that several clusters must reach")
     merge_below: float = Field(0.2, ge=0, description="granularity: merge a cluster below this [a]")
     split_above: float = Field(0.8, gt=0, description="granularity: split a cluster above this [b]")

@@ -6,6 +6,7 @@ its own is most similar to. After that, FedAvg in each group.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -13,13 +14,13 @@ from pydantic import Field
 from rayfl.clustering import NO_CLUSTER, cosine, edc, kmeans
 from rayfl.federation.interface import everyone
 from rayfl.methods.clustered import Clustered, ClusteredState
-from rayfl.methods.options import ClusteredOptions
+from rayfl.methods.options import MOST_CLUSTERS, ClusteredOptions
 
 
 class FedGroupOptions(ClusteredOptions):
     """Options of FedGroup."""
 
-    clusters: int = Field(4, ge=1, description="number of groups [m]")
+    clusters: int = Field(4, ge=1, le=MOST_CLUSTERS, description="number of groups [m]")
 
 
 @dataclass
@@ -35,6 +36,11 @@ class FedGroup(Clustered):
     paper = "Duan et al. 2021; FedAC 2.2"
     Options = FedGroupOptions
     state: FedGroupState
+
+    @classmethod
+    def server_models(cls, options: Any, clients: int) -> int:
+        """Return K, or the number of clients: clusters begin with somebody in them."""
+        return min(options.clusters, clients)
 
     def start(self) -> None:
         """Begin with no groups."""

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from rayfl.federation.interface import Models, Own, Pull, Tested
 from rayfl.methods.clustered import Clustered
-from rayfl.methods.options import ClusteredOptions
+from rayfl.methods.options import MOST_CLUSTERS, ClusteredOptions
 
 _UNIT = 1000  # exact sums have whole weights: shares are counted in thousandths of a sample
 
@@ -18,7 +18,7 @@ _UNIT = 1000  # exact sums have whole weights: shares are counted in thousandths
 class FedSoftOptions(ClusteredOptions):
     """Options of FedSoft."""
 
-    clusters: int = Field(4, ge=1, description="number of centres [K]")
+    clusters: int = Field(4, ge=1, le=MOST_CLUSTERS, description="number of centres [K]")
     lam: float = Field(0.1, ge=0, description="pull to the mixture of centres [lambda]")
     smoothing: float = Field(1e-3, gt=0, lt=1, description="least share of a centre [sigma]")
 

@@ -19,6 +19,7 @@ import numpy as np
 from pydantic import Field
 
 from rayfl.clustering import dbscan, hopkins, jensen_shannon, squared_distances
+from rayfl.config import MOST
 from rayfl.federation.interface import Models, Own
 from rayfl.methods.method import Method
 from rayfl.methods.options import MethodOptions
@@ -27,11 +28,11 @@ from rayfl.methods.options import MethodOptions
 class FedTSDPOptions(MethodOptions):
     """Options of FedTSDP."""
 
-    public_batch: int = Field(50, ge=1, description="public points per round [B]")
+    public_batch: int = Field(50, ge=1, le=MOST, description="public points per round [B]")
     hopkins: float = Field(0.65, gt=0, lt=1, description="cluster when the statistic is above this [h_th]")
     eps_predictions: float = Field(0.15, gt=0, description="DBSCAN radius of the first stage [epsilon_1]")
     eps_weights: float = Field(3.5, gt=0, description="DBSCAN radius of the second stage [epsilon_2]")
-    min_points: int = Field(2, ge=1, description="DBSCAN's least number of neighbours")
+    min_points: int = Field(2, ge=1, le=MOST, description="DBSCAN's least number of neighbours")
     shrink: float = Field(0.98, gt=0, le=1, description="shared layers are multiplied by this when clustering [psi]")
 
 

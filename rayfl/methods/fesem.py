@@ -12,16 +12,17 @@ import numpy as np
 from pydantic import Field
 
 from rayfl.clustering import NO_CLUSTER, kmeans
+from rayfl.config import MOST
 from rayfl.federation.interface import Own, Pull, Tested
 from rayfl.methods.clustered import Clustered, ClusteredState
-from rayfl.methods.options import ClusteredOptions
+from rayfl.methods.options import MOST_CLUSTERS, ClusteredOptions
 
 
 class FeSEMOptions(ClusteredOptions):
     """Options of FeSEM and WeCFL."""
 
-    clusters: int = Field(5, ge=1, description="number of clusters [K]")
-    shots: int | None = Field(None, ge=1, description="cluster in so many rounds only; default: in all")
+    clusters: int = Field(5, ge=1, le=MOST_CLUSTERS, description="number of clusters [K]")
+    shots: int | None = Field(None, ge=1, le=MOST, description="cluster in so many rounds only; default: in all")
     pull: float | None = Field(
         None, ge=0, description="pull to the centre in local training [lambda, Eq. 13]; 0.1 with cam, else 0"
     )

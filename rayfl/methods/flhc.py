@@ -3,22 +3,25 @@
 In the round of the clustering everyone trains from the global model, as in the paper, whatever the cohort is.
 """
 
+from typing import Any
+
 import numpy as np
 from pydantic import Field
 
 from rayfl.clustering import agglomerative, cosine_distances, l2_distances
+from rayfl.config import MOST
 from rayfl.federation.interface import everyone
 from rayfl.methods.clustered import Clustered, ClusteredState
-from rayfl.methods.options import ClusteredOptions
+from rayfl.methods.options import MOST_CLUSTERS, ClusteredOptions
 
 
 class FLHCOptions(ClusteredOptions):
     """Options of FL+HC."""
 
-    warmup: int = Field(10, ge=1, description="rounds of FedAvg before the clustering [n]")
+    warmup: int = Field(10, ge=1, le=MOST, description="rounds of FedAvg before the clustering [n]")
     distance: str = Field("cosine", pattern="^(cosine|l2)$", description="between updates: cosine or l2")
     threshold: float | None = Field(None, gt=0, description="distance at which clusters are no longer joined")
-    clusters: int = Field(4, ge=1, description="number of clusters, where there is no threshold")
+    clusters: int = Field(4, ge=1, le=MOST_CLUSTERS, description="number of clusters, where there is no threshold")
 
 
 class FLHC(Clustered):
@@ -26,6 +29,11 @@ class FLHC(Clustered):
 
     paper = "Briggs et al. 2020; FedAC 2.2"
     Options = FLHCOptions
+
+    @classmethod
+    def server_models(cls, options: Any, clients: int) -> int:
+        """Return K, or the number of clients: clusters begin with somebody in them."""
+        return min(options.clusters, clients)
 
     def start(self) -> None:
         """Begin with everyone in one cluster."""

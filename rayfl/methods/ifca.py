@@ -10,13 +10,13 @@ from pydantic import Field
 
 from rayfl.federation.interface import Tested, everyone
 from rayfl.methods.clustered import GLOBAL, Clustered
-from rayfl.methods.options import ClusteredOptions
+from rayfl.methods.options import MOST_CLUSTERS, ClusteredOptions
 
 
 class IFCAOptions(ClusteredOptions):
     """Options of IFCA."""
 
-    clusters: int = Field(5, ge=1, description="number of models [K]")
+    clusters: int = Field(5, ge=1, le=MOST_CLUSTERS, description="number of models [K]")
 
 
 class IFCA(Clustered):

@@ -6,16 +6,17 @@ import numpy as np
 from pydantic import Field
 
 from rayfl.clustering import NO_CLUSTER, kmeans, nearest
+from rayfl.config import MOST
 from rayfl.federation.interface import Own, Tested
 from rayfl.methods.clustered import Clustered, ClusteredState
-from rayfl.methods.options import ClusteredOptions
+from rayfl.methods.options import MOST_CLUSTERS, ClusteredOptions
 
 
 class LocalKMeansOptions(ClusteredOptions):
     """Options of Local-KMeans."""
 
-    clusters: int = Field(4, ge=1, description="number of clusters [K]")
-    warmup: int = Field(10, ge=1, description="rounds of local training before the one K-means")
+    clusters: int = Field(4, ge=1, le=MOST_CLUSTERS, description="number of clusters [K]")
+    warmup: int = Field(10, ge=1, le=MOST, description="rounds of local training before the one K-means")
 
 
 @dataclass

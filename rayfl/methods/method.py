@@ -36,6 +36,11 @@ class Method(ABC):
         """Return a line for each thing that this method cannot do with so many clients; called before any work."""
         return []
 
+    @classmethod
+    def server_models(cls, options: Any, clients: int) -> int:
+        """Return how many models the server holds at once, for an estimate of its memory."""
+        return getattr(options, "clusters", 1)
+
     def start(self) -> None:  # noqa: B027 - a method without server state has nothing to start
         """Set up `self.state` before the first round."""
 

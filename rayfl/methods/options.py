@@ -4,7 +4,10 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from rayfl.config import Section
+from rayfl.config import MOST, Section
+
+#: The most models that a server begins with: each is built before the first round.
+MOST_CLUSTERS = 10_000
 
 AddOnName = Literal["cam", "con", "cks", "con_cks"]
 
@@ -13,7 +16,10 @@ class CamOptions(Section):
     """Clustered additive modelling (CAM; thesis ch. 7)."""
 
     warmup: int | None = Field(
-        None, ge=0, description="rounds before clusters are used [beta]; 30 for ifca, fesem and wecfl, others have none"
+        None,
+        ge=0,
+        le=MOST,
+        description="rounds before clusters are used [beta]; 30 for ifca, fesem and wecfl, others have none",
     )
 
 

@@ -20,6 +20,7 @@ from pydantic import Field
 
 from rayfl.aggregation import trimmed_mean
 from rayfl.clustering import NO_CLUSTER, components, merge_clusters, squared_distances
+from rayfl.config import MOST
 from rayfl.federation.interface import Own, Tested
 from rayfl.methods.clustered import Clustered, ClusteredState
 from rayfl.methods.options import ClusteredOptions
@@ -31,16 +32,16 @@ class OneShotOptions(ClusteredOptions):
     """Options of ONE_SHOT."""
 
     threshold: float | None = Field(None, gt=0, description="distance up to which clients are joined [lambda]")
-    smallest: int = Field(2, ge=1, description="clients that make a cluster [t]")
+    smallest: int = Field(2, ge=1, le=MOST, description="clients that make a cluster [t]")
     distance: Literal["cross_loss", "l2"] = Field("cross_loss", description="between models: Def. 5.1, or L2")
-    one_shot_rounds: int = Field(10, ge=1, description="rounds of training alone")
+    one_shot_rounds: int = Field(10, ge=1, le=MOST, description="rounds of training alone")
 
 
 class SRFCAOptions(OneShotOptions):
     """Options of SR-FCA."""
 
-    refinements: int = Field(2, ge=0, description="times that the clusters are refined [R]")
-    refine_rounds: int = Field(10, ge=1, description="rounds of training in each refinement [T]")
+    refinements: int = Field(2, ge=0, le=MOST, description="times that the clusters are refined [R]")
+    refine_rounds: int = Field(10, ge=1, le=MOST, description="rounds of training in each refinement [T]")
     beta: float = Field(0.1, ge=0, lt=0.5, description="share trimmed at each end of a coordinate")
 
 

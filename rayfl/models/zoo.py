@@ -4,6 +4,7 @@ Which part of a network is its head, and how its weights become a vector, is in 
 """
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,11 +14,17 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from rayfl.config import ModelConfig
-from rayfl.errors import InputError, closest
-from rayfl.own_code import import_own
+from rayfl.errors import InputError, closest, shown
+from rayfl.own_code import import_module_of, reason
 from rayfl.randomness import Purpose, torch_seed
 
 Shape = tuple[int, ...]
+
+#: The most that model.options may ask of a network of the zoo; what fits into memory is checked by `prepare`.
+_MOST_WIDTH = 1_000_000
+_MOST_LAYERS = 100
+
+_SMALL_INPUT = 3 * 224 * 224
 
 
 def build_model(
@@ -322,10 +329,27 @@ def wants_channels_last(config: ModelConfig, training: str) -> bool:
     return training == "loop" and config.name in ZOO
 
 
+def large_parameters(config: ModelConfig, input_shape: Shape, classes: int, vocabulary: int | None) -> int | None:
+    """Count the parameters of a network of the zoo without allocating any, if it may be a large one; else None.
+
+    With its default options and small images no network of the zoo is large, and torch takes more than a second for
+    its first network without memory. A user's own network is not asked: it may keep what its constructor makes.
+    """
+    if config.name not in ZOO:
+        return None
+    defaults = ZOO[config.name].options
+    wider = any(isinstance(v, int) and v > 8 * defaults.get(k, v) for k, v in config.options.items())
+    if not wider and math.prod(input_shape) <= _SMALL_INPUT:
+        return None
+    with torch.device("meta"):
+        module = build_model(config, input_shape, classes, vocabulary)
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
 def _build_from_zoo(config: ModelConfig, input_shape: Shape, classes: int, vocabulary: int | None) -> nn.Module:
     if config.name not in ZOO:
         raise InputError(
-            f"model.name={config.name!r} is not in the zoo{closest(config.name, list(ZOO))};"
+            f"model.name={shown(config.name)} is not in the zoo{closest(config.name, list(ZOO))};"
             f" allowed: {', '.join(ZOO)}, or package.module:Class"
         )
     architecture = ZOO[config.name]
@@ -361,15 +385,16 @@ def _check_options(name: str, given: Mapping[str, Any], allowed: Mapping[str, in
         if key not in allowed:
             names = f"it has {', '.join(allowed)}" if allowed else "it has no options"
             hint = closest(key, list(allowed))
-            raise InputError(f"model.options.{key}={value!r}: model.name={name} has no such option{hint}; {names}")
+            raise InputError(f"model.options.{key}={shown(value)}: model.name={name} has no such option{hint}; {names}")
         if isinstance(allowed[key], float):
             good = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1
             expected = "a number from 0 to below 1"
         else:
-            good = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-            expected = "a whole number, at least 1"
+            most = _MOST_LAYERS if key == "layers" else _MOST_WIDTH
+            good = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
+            expected = f"a whole number, at least 1 and at most {most}"
         if not good:
-            raise InputError(f"model.options.{key}={value!r} must be {expected}, such as {allowed[key]}")
+            raise InputError(f"model.options.{key}={shown(value)} must be {expected}, such as {allowed[key]}")
 
 
 def _build_imported(config: ModelConfig, input_shape: Shape, classes: int, vocabulary: int | None) -> nn.Module:
@@ -384,15 +409,14 @@ def _build_imported(config: ModelConfig, input_shape: Shape, classes: int, vocab
         signature.bind(**arguments)
     except TypeError as error:
         raise InputError(
-            f"model.options={config.options} do not fit model.name={config.name}: {error};"
+            f"model.options={shown(config.options)} do not fit model.name={config.name}: {error};"
             f" its arguments are {signature}"
         ) from None
     try:
         module = make(**arguments)
     except (Exception, SystemExit) as error:
         raise InputError(
-            f"model.name={config.name} with model.options={config.options} cannot be built:"
-            f" {type(error).__name__}: {_first_line(error)}"
+            f"model.name={config.name} with model.options={shown(config.options)} cannot be built: {reason(error)}"
         ) from error
     if not isinstance(module, nn.Module):
         raise InputError(
@@ -403,24 +427,12 @@ def _build_imported(config: ModelConfig, input_shape: Shape, classes: int, vocab
 
 
 def _import(path: str) -> Callable[..., Any]:
-    module_name, _, name = path.partition(":")
-    try:
-        module = import_own(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (module_name == error.name or module_name.startswith(error.name + ".")):
-            raise InputError(
-                f"model.name={path}: there is no module '{error.name}': install it, or put its folder on PYTHONPATH"
-            ) from None
-        raise InputError(f"model.name={path}: importing '{module_name}' fails: {error}") from error
-    except Exception as error:
-        raise InputError(
-            f"model.name={path}: importing '{module_name}' fails: {type(error).__name__}: {_first_line(error)}"
-        ) from error
+    module, name = import_module_of("model.name", path)
     found = getattr(module, name, None)
     if not callable(found):
         names = [n for n, v in vars(module).items() if inspect.isclass(v) and issubclass(v, nn.Module)]
         hint = closest(name, names) or (f"; its networks: {', '.join(names)}" if names else "")
-        raise InputError(f"model.name={path}: module '{module_name}' has no class '{name}'{hint}")
+        raise InputError(f"model.name={path}: module '{module.__name__}' has no class '{name}'{hint}")
     return found
 
 
@@ -434,8 +446,7 @@ def _try_out(module: nn.Module, name: str, input_shape: Shape, classes: int, voc
             output = module.eval()(batch)
     except (Exception, SystemExit) as error:
         raise InputError(
-            f"model.name={name} fails on a batch of shape {tuple(batch.shape)}:"
-            f" {type(error).__name__}: {_first_line(error)}"
+            f"model.name={name} fails on a batch of shape {tuple(batch.shape)}: {reason(error)}"
         ) from error
     module.train(training)
     got = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
@@ -447,7 +458,3 @@ def _try_out(module: nn.Module, name: str, input_shape: Shape, classes: int, voc
     unsettled = [n for n, p in module.named_parameters() if is_lazy(p)]
     if unsettled:
         raise InputError(f"model.name={name} never uses its lazy parameters {', '.join(unsettled)}: remove them")
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or "no message").splitlines()[0]

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import yaml
 
 from rayfl.config import Config, load_config
 from rayfl.errors import InputError
+from rayfl.input_tree import load_yaml
 from rayfl.results.schema import TABLES
 from rayfl.results.storage import Storage
 from rayfl.results.writer import read_table
@@ -38,9 +38,10 @@ class Run:
     def config(self) -> Config:
         """The resolved config that the run was made with."""
         try:
-            tree = yaml.safe_load(self._storage.read(_CONFIG))
-        except (yaml.YAMLError, UnicodeDecodeError):
+            text = self._storage.read(_CONFIG).decode()
+        except UnicodeDecodeError:
             raise InputError(f"{self.path}/{_CONFIG} is not valid YAML: restore it, or run again") from None
+        tree = load_yaml(text, f"{self.path}/{_CONFIG}")
         if not isinstance(tree, dict):
             raise InputError(f"{self.path}/{_CONFIG} holds no keys: restore it, or run again")
         return load_config(tree)
@@ -88,7 +89,7 @@ class Run:
         )
 
 
-def load(path: str | Path) -> Run:
+def load(path: str | Path | Storage) -> Run:
     """Open the run in the folder `path`, or at a pyarrow.fs / fsspec URI."""
     return _open(path, [_CONFIG, *TABLES])
 
@@ -98,11 +99,22 @@ def load_begun(path: str | Path) -> Run:
     return _open(path, [_CONFIG])
 
 
-def _open(path: str | Path, needed: list[str]) -> Run:
-    storage = Storage(path)
-    if not storage.exists(""):
+def _open(path: str | Path | Storage, needed: list[str]) -> Run:
+    storage = path if isinstance(path, Storage) else Storage(path)
+    path = storage.path if isinstance(path, Storage) else path
+    try:
+        found = storage.exists("")
+        missing = [name for name in needed if not storage.exists(name)]
+    except InputError:
+        raise
+    except Exception as error:  # file systems have errors of their own, and without credentials others again
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise InputError(
+            f"{path} cannot be read: {reason}; check the path; the secrets of a URI are not saved with a run:"
+            " give them again, in the URI or in the environment"
+        ) from None
+    if not found:
         raise InputError(f"{path} is not a run folder: it does not exist")
-    missing = [name for name in needed if not storage.exists(name)]
     if missing:
         inside = [name for name in storage.list() if storage.exists(f"{name}/{_CONFIG}")]
         hint = f"; it holds runs: {', '.join(inside[:5])}{', ...' if len(inside) > 5 else ''}" if inside else ""

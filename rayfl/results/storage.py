@@ -20,6 +20,8 @@ import pyarrow as pa
 from pyarrow import fs
 
 from rayfl.errors import InputError, RayflError
+from rayfl.input_tree import expanded
+from rayfl.uris import without_secrets
 
 T = TypeVar("T")
 
@@ -36,17 +38,31 @@ class Storage:
 
     def __init__(self, url: str | Path) -> None:
         text = os.fspath(url)
-        scheme, separator, _ = text.partition("://")
+        if "\0" in text:
+            raise InputError(f"{text} holds a NUL character, which no folder's name can: correct it")
+        scheme, separator, rest = text.partition("://")
+        if separator and not (scheme and rest.strip("/")):
+            raise InputError(f"{text} names no folder: write a local path, or a URI such as s3://bucket/folder")
+        if separator and scheme == "file" and urlsplit(text).netloc not in ("", "localhost"):
+            raise InputError(f"{text} names another host: write file:///folder, with three slashes, or a local path")
         self._backend: _Backend
         if not separator or scheme == "file":
-            self._backend = _Local(Path(unquote(urlsplit(text).path) if separator else text).expanduser())
+            self._backend = _Local(expanded(unquote(urlsplit(text).path) if separator else text))
         else:
             self._backend = _Remote(text)
 
     @property
     def path(self) -> str:
-        """The absolute local path, or the URI: what `Storage` and `pd.read_parquet` take."""
+        """The absolute local path, or the URI: what `Storage` and `pd.read_parquet` take.
+
+        Secrets that the URI had are left out: whoever opens it again brings them, in the URI or in the environment.
+        """
         return self._backend.path
+
+    @property
+    def has_secrets(self) -> bool:
+        """Whether this storage was opened with secrets that its path does not show."""
+        return self._backend.path != self._backend.full_path
 
     @property
     def name(self) -> str:
@@ -71,7 +87,9 @@ class Storage:
     def _attempt(self, action: Callable[[], T]) -> T:
         try:
             return action()
-        except (OSError, pa.ArrowException, ValueError) as error:
+        except InputError:
+            raise
+        except Exception as error:  # by no list: fsspec has dozens of file systems, each with errors of its own
             reason = getattr(error, "strerror", None) or (str(error) or type(error).__name__).splitlines()[0]
             raise InputError(
                 f"output folder {self.path} cannot be written to: {reason}; set output.dir to another folder"
@@ -123,7 +141,8 @@ class Storage:
 
     def _parts(self) -> tuple[str, str]:
         """Return the path, and the options that a URI may have behind it: ?endpoint_override=... for S3."""
-        path, mark, options = self.path.partition("?") if "://" in self.path else (self.path, "", "")
+        full = self._backend.full_path
+        path, mark, options = full.partition("?") if "://" in full else (full, "", "")
         return path.rstrip("/"), mark + options
 
     def __repr__(self) -> str:
@@ -135,6 +154,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 class _Backend(ABC):
     path: str
+    full_path: str  # with secrets: to open it, never to show it
 
     @abstractmethod
     def make(self) -> None: ...
@@ -168,7 +188,7 @@ class _Backend(ABC):
 class _Local(_Backend):
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
-        self.path = str(self._root)
+        self.path = self.full_path = str(self._root)
         self._held: int | None = None  # the folder, opened, while it is locked
         self._made: set[str] = set()  # folders inside that are known to be there
 
@@ -328,7 +348,8 @@ class _Remote(_Backend):
     """Object stores and the like, where an upload shows only once it is complete."""
 
     def __init__(self, url: str) -> None:
-        self.path = url.rstrip("/")
+        self.full_path = url.rstrip("/")
+        self.path = without_secrets(self.full_path)
         try:
             self._fs, self._root = fs.FileSystem.from_uri(url)
         except (pa.ArrowException, ValueError, NotImplementedError):
@@ -381,8 +402,9 @@ def _through_fsspec(url: str) -> tuple[fs.FileSystem, str]:
 
     try:
         filesystem, root = fsspec.core.url_to_fs(url)
-    except (ValueError, ImportError, OSError) as error:
+    except Exception as error:  # each of its file systems has errors of its own
         raise InputError(
-            f"{url} cannot be opened: {error}; give a local folder, or a URI that pyarrow.fs or fsspec knows"
+            f"{url} cannot be opened: {str(error) or type(error).__name__}; give a local folder, or a URI that"
+            " pyarrow.fs or fsspec knows"
         ) from None
     return fs.PyFileSystem(fs.FSSpecHandler(filesystem)), root

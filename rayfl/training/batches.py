@@ -17,6 +17,15 @@ def samples_seen(n: np.ndarray, local: LocalConfig) -> np.ndarray:
     return local.steps * np.minimum(n, local.batch_size)
 
 
+def largest_batch(n: np.ndarray, local: LocalConfig) -> int:
+    """Return the size of a full batch: local.batch_size, or less where no client has so many samples.
+
+    >>> largest_batch(np.array([20, 30]), LocalConfig(steps=10, batch_size=32))
+    30
+    """
+    return min(local.batch_size, int(n.max()))
+
+
 def batch_sizes(n: np.ndarray, local: LocalConfig) -> set[int]:
     """Return the sizes of all batches that clients with `n` samples each will see.
 

@@ -17,7 +17,7 @@ from rayfl.data import Dataset
 from rayfl.errors import InputError
 from rayfl.models import FlatModel
 from rayfl.training import loop
-from rayfl.training.batches import batch_sizes
+from rayfl.training.batches import batch_sizes, largest_batch
 from rayfl.training.layers import is_plain
 from rayfl.training.terms import ParameterContrast, Partner, RepresentationContrast
 from rayfl.training.trainee import Trainee
@@ -46,8 +46,9 @@ def try_together(model: FlatModel, dataset: Dataset, n_train: np.ndarray, local:
 
     Every size of batch that clients with `n_train` samples will see is tried.
     """
-    inputs, _ = dataset.batch(np.arange(local.batch_size) % len(dataset))
-    shorter = batch_sizes(n_train, local) - {local.batch_size}
+    full = largest_batch(n_train, local)
+    inputs, _ = dataset.batch(np.arange(full) % len(dataset))
+    shorter = batch_sizes(n_train, local) - {full}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as actors compute
     try:

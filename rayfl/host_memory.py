@@ -1,0 +1,113 @@
+"""How much memory of this machine a run needs: an estimate, made before anything large is allocated.
+
+It counts only what is certain, so a run that it refuses cannot fit. What a GPU has to hold is in `training.memory`.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rayfl.errors import InputError
+
+FLOAT = 4
+POSITION = 8  # of a sample in a client's data, in the order that batches are drawn in
+
+
+@dataclass(frozen=True)
+class Need:
+    """What one part of a run takes, in bytes, and the keys that make it smaller."""
+
+    what: str
+    bytes: int
+    keys: str
+
+
+def network_need(parameters: int, processes: int = 1) -> Need:
+    """Each process that trains has the weights, their gradient, the initial weights, and those it began from.
+
+    >>> network_need(1000, processes=2).bytes
+    32000
+    """
+    what = f"a network of {parameters:,} parameters in {processes} process{'es' * (processes > 1)}"
+    return Need(what, 4 * FLOAT * parameters * processes, "model.name or model.options")
+
+
+def server_need(parameters: int, models: int) -> Need:
+    """The server has its models, the means that replace them, and the models of the round before.
+
+    >>> server_need(1000, models=5).bytes
+    60000
+    """
+    return Need(f"{models:,} models on the server", 3 * FLOAT * parameters * models, "method.clusters or model.options")
+
+
+def clients_need(parameters: int, cohort: int, budget: int) -> Need:
+    """The models that a round's clients have trained, as far as they stay in memory: the rest is in files.
+
+    >>> clients_need(1000, cohort=20, budget=10**6).bytes, clients_need(1000, cohort=20, budget=50_000).bytes
+    (80000, 50000)
+    """
+    taken = min(budget, FLOAT * parameters * cohort)
+    return Need(f"models of {cohort:,} clients", taken, "state.memory_mb, participation.count or model.options")
+
+
+def batches_need(samples_seen: int, processes: int = 1) -> Need:
+    """The order in which one client's round goes through its samples, drawn at once.
+
+    >>> batches_need(320).bytes
+    2560
+    """
+    what = f"the order of {samples_seen:,} samples that a client's round goes through"
+    return Need(what, POSITION * samples_seen * processes, "local.steps or local.epochs")
+
+
+def refuse_excess(needs: Sequence[Need], has: int) -> None:
+    """Refuse a run whose parts do not fit into `has` bytes together, and say which part is the largest."""
+    total = sum(need.bytes for need in needs)
+    if total <= has:
+        return
+    largest = sorted(needs, key=lambda need: -need.bytes)
+    parts = ", ".join(f"{_size(need.bytes)} for {need.what}" for need in largest if need.bytes > total // 1000)
+    raise InputError(
+        f"the run needs at least {_size(total)} of memory, and there are {_size(has)} here: {parts}; lower"
+        f" {largest[0].keys}"
+    )
+
+
+def memory_here(root: Path = Path("/")) -> int:
+    """Return the bytes that this process may use at most: the machine's, or less where a control group says so."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([total, *_limits(root)])
+
+
+def _limits(root: Path) -> list[int]:
+    """Return the limits of the control groups that this process is in, versions 1 and 2."""
+    groups = root / "sys/fs/cgroup"
+    found = []
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" and not controllers:
+            folder, file = groups, "memory.max"
+        elif "memory" in controllers.split(","):
+            folder, file = groups / "memory", "memory.limit_in_bytes"
+        else:
+            continue
+        inner = folder / path.lstrip("/")
+        # In a container the path is often the host's, and what counts here is at the mount itself.
+        for place in (inner, *inner.parents):
+            if place.is_relative_to(folder):
+                found.append(_read(place / file).strip())
+    return [int(text) for text in found if text.isdigit()]
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text()
+    except OSError:
+        return ""
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:,.1f} GB" if count >= 1e8 else f"{count / 1e6:,.1f} MB"
