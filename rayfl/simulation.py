@@ -153,7 +153,7 @@ def _run_rounds(
             config.seed,
             resume_after=after,
             # Without what may change from one resume to the next.
-            config=config.model_dump(mode="json", exclude_none=True, exclude={"name", "ray", "state", "output"}),
+            config={k: v for k, v in config.to_tree().items() if k not in ("name", "ray", "state", "output")},
         ) as writer,
         screen.rounds(config.rounds, done=begun),
     ):
