@@ -15,7 +15,9 @@ import torch
 AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
 TESTS = Path(__file__).parent
 TRAINERS = ["test_vectorised.py", "test_layers.py", "test_stacked.py", "test_choice.py", "test_training.py"]
-SAME_BITS = ["test_every_method.py", "test_federation.py", "-k", "same_bits"]
+#: All of one process, and of the many that compare both federations a few of each kind.
+SAME_BITS = ["test_every_method.py", "test_federation.py", "-k"]
+SAME_BITS += ["number_of_workers or too or (both_federations and (fedac or ifca or fedtsdp or wecfl or ditto))"]
 
 
 @pytest.mark.slow
@@ -23,7 +25,7 @@ SAME_BITS = ["test_every_method.py", "test_federation.py", "-k", "same_bits"]
 @pytest.mark.skipif(
     torch.backends.cpu.get_cpu_capability() != "AVX512", reason="this CPU has no AVX-512: all tests ran without it"
 )
-@pytest.mark.parametrize("selected", [TRAINERS, SAME_BITS], ids=["trainers", "same bits"])
+@pytest.mark.parametrize("selected", [TRAINERS, SAME_BITS], ids=["trainers", "same-bits"])
 def test_trainers_and_same_bits_also_without_avx512(selected: list[str]) -> None:
     environment = {**os.environ, **AVX2}
     probe = [sys.executable, "-c", "import torch; print(torch.backends.cpu.get_cpu_capability())"]
