@@ -23,6 +23,7 @@ from rayfl.training.batches import batch_sizes, draw_batches
 from rayfl.training.choice import vectorisable
 
 SMALL = ["federation=serial", "rounds=2", "local.steps=2", "method.name=fedavg", "partition.clients=6"]
+SMALL += ["model.name=mlp"]  # trained together on any CPU
 
 
 @pytest.fixture(autouse=True)
@@ -111,7 +112,8 @@ def test_a_run_tries_every_size_of_batch_that_its_clients_will_see(monkeypatch: 
         tried.update(full=len(inputs), shorter=shorter)
 
     monkeypatch.setattr(choice, "vectorisable", note)
-    p = prepare(load_config(None, ["local.epochs=1", "local.batch_size=50", "partition.kind=dirichlet"]))
+    words = ["local.epochs=1", "local.batch_size=50", "partition.kind=dirichlet", "training=vectorised"]
+    p = prepare(load_config(None, words))
     expected = batch_sizes(p.partition.n_train, p.config.local)
     assert tried["full"] == 50
     assert len(tried["shorter"]) > 2
@@ -122,6 +124,7 @@ def test_a_run_tries_every_size_of_batch_that_its_clients_will_see(monkeypatch: 
 def test_the_choice_does_not_depend_on_the_seed(seed: int) -> None:
     """A network of 54 weights and batches of one sample, where sums agree by luck for some seeds and not for others."""
     words = ["model.options.channels=1", "local.batch_size=1", "partition.kind=iid", "partition.clients=6"]
+    words += ["training=vectorised"]  # refused where the trial fails
     assert prepare(load_config(None, [*words, f"seed={seed}"])).config.training == "vectorised"
 
 

@@ -27,7 +27,7 @@ class Net(nn.Module):
 
 
 def test_what_auto_chose_is_in_the_runs_config_and_gives_the_same_again(simulate_quietly: Callable[..., Run]) -> None:
-    small = ["federation=serial", "rounds=2", "local.steps=2", "method.name=fedavg"]
+    small = ["federation=serial", "rounds=2", "local.steps=2", "method.name=fedavg", "model.name=mlp"]
     first = simulate_quietly(*small)
     assert first.config.training == "vectorised"  # tiny networks are faster together
     again = simulate_quietly("name=again", config=first.path + "/config.yaml")

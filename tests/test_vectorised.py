@@ -389,26 +389,30 @@ def test_an_lstm_that_is_not_written_out_is_refused(lstm: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "shape", "batch_size", "device", "expected"),
+    ("name", "options", "shape", "batch_size", "kind", "expected"),
     [
-        ("mlp", {}, (1, 8, 8), 32, "cpu", True),
-        ("mlp", {}, (1, 28, 28), 32, "cpu", False),
-        ("mlp", {}, (1, 8, 8), 1000, "cpu", False),
-        ("digits_cnn", {}, (1, 8, 8), 10, "cpu", True),
-        ("digits_cnn", {"channels": 64}, (1, 8, 8), 10, "cpu", True),
-        ("digits_cnn", {"channels": 128}, (1, 8, 8), 10, "cpu", False),
-        ("digits_cnn", {"channels": 128}, (1, 8, 8), 10, "cuda:0", True),
-        ("thesis_fashion_mnist", {}, (1, 28, 28), 10, "cpu", True),
-        ("thesis_cifar10", {}, (3, 32, 32), 32, "cpu", True),
-        ("fedac_cnn", {}, (3, 32, 32), 32, "cpu", False),
-        ("resnet9", {"width": 4}, (3, 32, 32), 32, "cpu", False),
-        ("resnet18", {}, (3, 32, 32), 10, "cuda", False),
-        ("char_lstm", {}, (6,), 10, "cuda", False),
+        ("mlp", {}, (1, 8, 8), 32, "cpu AVX2", True),
+        ("mlp", {}, (1, 8, 8), 32, "cpu DEFAULT", True),
+        ("mlp", {}, (1, 28, 28), 32, "cpu AVX512", False),
+        ("mlp", {}, (1, 8, 8), 1000, "cpu AVX512", False),
+        ("digits_cnn", {}, (1, 8, 8), 10, "cpu AVX512", True),
+        ("digits_cnn", {}, (1, 8, 8), 10, "cpu AVX2", True),
+        ("digits_cnn", {}, (1, 8, 8), 10, "cpu DEFAULT", False),
+        ("digits_cnn", {"channels": 64}, (1, 8, 8), 10, "cpu AVX512", True),
+        ("digits_cnn", {"channels": 128}, (1, 8, 8), 10, "cpu AVX512", False),
+        ("digits_cnn", {"channels": 128}, (1, 8, 8), 10, "cuda:0 DEFAULT", True),
+        ("thesis_fashion_mnist", {}, (1, 28, 28), 10, "cpu AVX2", True),
+        ("thesis_cifar10", {}, (3, 32, 32), 32, "cpu AVX2", True),
+        ("thesis_cifar10", {}, (3, 32, 32), 32, "cpu AVX512", True),
+        ("fedac_cnn", {}, (3, 32, 32), 32, "cpu AVX512", False),
+        ("resnet9", {"width": 4}, (3, 32, 32), 32, "cpu AVX512", False),
+        ("resnet18", {}, (3, 32, 32), 10, "cuda AVX512", False),
+        ("char_lstm", {}, (6,), 10, "cuda AVX512", False),
     ],
 )
 def test_auto_trains_together_what_was_measured_to_be_faster(
-    name: str, options: dict[str, int], shape: tuple[int, ...], batch_size: int, device: str, expected: bool
+    name: str, options: dict[str, int], shape: tuple[int, ...], batch_size: int, kind: str, expected: bool
 ) -> None:
     vocabulary = VOCABULARY if ZOO[name].takes == "text" else None
     model = FlatModel(build_model(ModelConfig(name=name, options=options), shape, 10, vocabulary))
-    assert faster_together(model, batch_size, device, "AVX512") == expected
+    assert faster_together(model, batch_size, *kind.split()) == expected

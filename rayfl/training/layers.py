@@ -217,12 +217,13 @@ def _convolve(layer: nn.Conv2d, own: dict[str, torch.Tensor], flow: _Flow) -> No
     together = 1 if avx2 and layer.in_channels == 3 else flow.block
     maps, zeros_in = flow.maps_of(together, with_zeros=layer.groups == 1)
     zeros_out = -layer.out_channels % 8 if avx2 and layer.out_channels % 8 >= 5 else 0
-    if zeros_in or zeros_out:
-        weight = F.pad(weight, (0, 0, 0, 0, 0, zeros_in, 0, zeros_out))
-        bias = None if bias is None else F.pad(bias, (0, zeros_out))
-    weights = [rows.flatten(0, 1) for rows in weight.split(together)]
-    biases = [None] * len(maps) if bias is None else [rows.flatten() for rows in bias.split(together)]
-    each = zip(maps, weights, biases, strict=True)
+    weights, biases = weight.split(together), [None] * len(maps) if bias is None else bias.split(together)
+    if zeros_in or zeros_out:  # for each block by itself, so that none begins in the middle of a cache line
+        weights = [F.pad(rows, (0, 0, 0, 0, 0, zeros_in, 0, zeros_out)) for rows in weights]
+        biases = [None if rows is None else F.pad(rows, (0, zeros_out)) for rows in biases]
+    filters = [rows.flatten(0, 1) for rows in weights]
+    shifts = [None if rows is None else rows.flatten() for rows in biases]
+    each = zip(maps, filters, shifts, strict=True)
     flow.set_maps([convolve(*one, layer.groups * together) for one in each], together, zeros_out)
 
 
