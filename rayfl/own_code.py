@@ -30,7 +30,10 @@ def import_module_of(key: str, path: str) -> tuple[ModuleType, str]:
                 " folder on PYTHONPATH"
             ) from None
         raise InputError(f"{key}={path}: importing '{module}' fails: {error}") from error
-    except (Exception, SystemExit) as error:
+    except SystemExit as left:
+        told = f"SystemExit: it calls sys.exit({left.code!r}) when it is imported"
+        raise InputError(f"{key}={path}: importing '{module}' fails: {told}") from None
+    except Exception as error:
         raise InputError(f"{key}={path}: importing '{module}' fails: {reason(error)}") from error
 
 
