@@ -188,7 +188,7 @@ def _side_by_side(rows: torch.Tensor) -> torch.Tensor:
     if rows.requires_grad or channels >= 8:
         last = rows.permute(1, 3, 4, 0, 2).reshape(-1)
     else:
-        # The same, four times faster: an operation for each channel goes through a whole image at once.
+        # The same, but faster: an operation for each channel goes through a whole image at once.
         last = rows.new_empty(samples, height, width, models, channels)
         for model in range(models):
             for channel in range(channels):
