@@ -36,9 +36,9 @@ def faster_together(model: FlatModel, batch_size: int, device: str, capability: 
         # Not measured: below this size a step is a matter of starting kernels, and we start one where the loop starts
         # several. Torch's own LSTM is one kernel, ours hundreds.
         return model.layout.parameters <= 1_000_000 and not any(issubclass(kind, nn.RNNBase) for kind in kinds)
-    # Beyond these sizes the weights of several clients no longer fit the caches. The loop's time over ours by parameters,
-    # batch 10, on AVX-512, measured before products and convolutions were called in blocks and not again since: dense
-    # 25,000 2.0, 51,000 1.3, 80,000 0.7; convolutional 21,000 2.2, 80,000 1.4.
+    # Beyond these sizes the weights of several clients no longer fit the caches. The loop's time over ours by number of
+    # parameters, batch 10, on AVX-512: dense 25,000 2.0, 51,000 1.3, 80,000 0.7; convolutional 21,000 2.2, 80,000 1.4.
+    # Measured before products and convolutions were called in blocks, and not again since.
     if kinds <= DENSE:
         return model.layout.parameters <= 50_000 and batch_size <= 128
     # Convolutions in groups are a matter of a library's kernels: on other CPUs nobody has measured them.
@@ -74,7 +74,7 @@ def vectorisable(model: FlatModel, inputs: torch.Tensor, shorter: Collection[int
         if isinstance(module, _BatchNorm) and module.momentum is None:
             return f"{name} (momentum=None) averages over a count of batches that is no part of the model"
     before = model.copy()
-    # Numbers without a pattern, for which no two orders of summing agree by luck; and the same for any seed of a run.
+    # Numbers without a pattern, so that two orders of summing hardly agree by luck, whatever the run's seed.
     generator = torch.Generator().manual_seed(0)
     start = _varied(model.vector, generator)
     inputs = _varied(inputs, generator) if inputs.is_floating_point() else inputs
