@@ -1,6 +1,6 @@
 """rayfl against Flower's simulation and pfl-research: FedAvg with the CIFAR CNN, evaluation of all clients each round.
 
-    python benchmarks/peers.py [--quick] [--turns 3]
+    python benchmarks/peers.py [--quick] [--turns 3] [--rounds 6] [--only Flower ...]
 
 Each peer has an environment of its own in benchmarks/.peers, set up here from the package registry; it reads torch from
 rayfl's environment and brings what it pins itself (Flower its own Ray). A peer that cannot be installed is left out,
@@ -53,17 +53,20 @@ class Answer:
 def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("--turns", type=int, help="how often each side runs (3)")
-    parser.add_argument("--only", nargs="+", default=[""], help="run only peers with one of these in their name")
+    parser.add_argument("--rounds", type=int, help="rounds of each run, of which the first does not count (6)")
+    parser.add_argument(
+        "--only", nargs="+", default=[""], help="run only peers of these names, or with these in their name"
+    )
     arguments = parser.parse_args()
     quick = arguments.quick
     report = Report("peers", quick)
-    rounds, turns = (3, arguments.turns or 1) if quick else (6, arguments.turns or 3)
+    rounds, turns = arguments.rounds or (3 if quick else 6), arguments.turns or (1 if quick else 3)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_work(folder, quick)
         sides: dict[str, Callable[[], Answer]] = {"rayfl": partial(run_rayfl, folder, rounds)}
         for peer, (package, requirement, run) in PEERS.items():
-            if not any(wanted in peer for wanted in arguments.only):
+            if not any(peer == wanted if wanted in PEERS else wanted in peer for wanted in arguments.only):
                 continue
             try:
                 python = environment(package, requirement)

@@ -1,6 +1,7 @@
 """The ways to train, for every network of the zoo at batch 10 and 32: what `training: auto` takes against the best.
 
     python benchmarks/trainers.py [--quick] [--only resnet ...]
+    python benchmarks/trainers.py --only hidden channels    # around the sizes up to which auto trains together
 
 A side trains the same clients for the same steps on one thread: the loop, the loop with channels last in memory, and
 several clients at once. `auto / best` is what the rule costs; 1.00 where it takes the fastest. Seconds are CPU time.
@@ -42,6 +43,11 @@ SHAPES = {
     "resnet18": ("resnet18", (3, 32, 32)),
     "char_lstm": ("char_lstm", (WINDOW,)),
 }
+#: Networks around the sizes up to which auto trains several clients at once, by their options.
+WIDTHS: dict[str, tuple[str, tuple[int, ...], dict[str, int]]] = {
+    **{f"mlp, hidden {n}": ("mlp", (1, 8, 8), {"hidden": n}) for n in (333, 666, 1000, 2000)},
+    **{f"digits_cnn, channels {n}": ("digits_cnn", (1, 8, 8), {"channels": n}) for n in (48, 64, 96, 128)},
+}
 LOOP, LAST, TOGETHER = "loop", "loop, channels last", "vectorised"
 
 
@@ -55,7 +61,7 @@ def main() -> None:
     torch.set_num_threads(1)
     keep_freed_memory()  # as workers do
     with threadpool_limits(1):
-        for title in ["mlp 8 x 8", "digits_cnn"] if quick else SHAPES:
+        for title in ["mlp 8 x 8", "digits_cnn"] if quick else (*SHAPES, *WIDTHS):
             for batch in (10, 32) if any(wanted in title for wanted in arguments.only) else ():
                 report.add(*measured(title, batch, 2 if quick else 5))
     report.show(
@@ -82,8 +88,8 @@ def times(row: Row | None) -> str:
 
 
 def measured(title: str, batch: int, repetitions: int) -> list[Row]:
-    name, shape = SHAPES[title]
-    config = ModelConfig(name=name)
+    name, shape, options = WIDTHS[title] if title in WIDTHS else (*SHAPES[title], {})
+    config = ModelConfig(name=name, options=options)
     plain, last = network(config, shape), network(config, shape, channels_last=True)
     slow = plain.layout.parameters > SLOW
     steps, repetitions = (1, 2) if slow else (STEPS, repetitions)

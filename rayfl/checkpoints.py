@@ -157,7 +157,7 @@ class Checkpoints:
         if manifest.round >= self._config.rounds:
             raise InputError(
                 f"{self._path(manifest.name)} is of round {manifest.round}, but the run has only"
-                f" {self._config.rounds} rounds: restore its config.yaml, or run anew"
+                f" {self._config.rounds} rounds: restore its config.yaml, or start a new run"
             )
         self._last = manifest
         self._held[manifest.round] = frozenset(manifest.checks)
@@ -237,12 +237,13 @@ class Checkpoints:
         data, model = self._prepared.fingerprints
         if manifest.data != data:
             raise InputError(
-                f"the data are not those that {self._storage.path} began with: bring back the old ones, or run anew"
+                f"the data are not those that {self._storage.path} began with: bring back the old ones, or start a new"
+                " run"
             )
         if manifest.model != model:
             raise InputError(
                 f"the initial model is not the one that {self._storage.path} began with: the model's code, or torch,"
-                " has changed since; bring back the old version, or run anew"
+                " has changed since; bring back the old version, or start a new run"
             )
 
     def _prune(self) -> None:
@@ -283,7 +284,9 @@ def as_config(tree: Mapping[str, Any], where: str) -> Config:
     try:
         return Config.model_validate(tree)
     except ValidationError:
-        raise InputError(f"{where} holds no config of this rayfl: restore it from a backup, or run anew") from None
+        raise InputError(
+            f"{where} holds no config of this rayfl: restore it from a backup, or start a new run"
+        ) from None
 
 
 def _still_needed(files: list[_Files], checks: dict[str, _Check]) -> tuple[list[_Files], dict[str, _Check]]:

@@ -72,7 +72,7 @@ def _told_when_stopped() -> Iterator[None]:
     Imports belong inside: they take seconds, and a signal may come then too.
     """
     try:
-        with stopping():
+        with stopping(last=True):
             yield
     except Stopped as stopped:
         print(stopped, file=sys.stderr)
@@ -88,29 +88,36 @@ def partition(
     from rayfl.analysis.partition_figure import check_figure_file, draw_partition
     from rayfl.data import make_partition
     from rayfl.data.sources import load_dataset
+    from rayfl.own_code import exits_told
+    from rayfl.preparation import settle_splits
 
     config = _config(arguments)
     if output is not None:
         check_figure_file(output)
     dataset = load_dataset(config.data, config.seed, config.partition.column)
+    with exits_told():
+        config = settle_splits(config, dataset)
     made = make_partition(config.partition, dataset, config.seed)
     counts = made.label_counts(dataset, "all")
     shown = min(made.clients, 40)
-    table = Table(
-        title=f"{config.partition.kind}: {made.clients} clients, {counts.sum()} of {len(dataset.labels)} samples"
-    )
-    for name in ("client", "cluster", "train", "test", "labels (class:samples)"):
+    splits = {"train": made.n_train, "validation": made.n_validation, "test": made.n_test}
+    splits = {name: sizes for name, sizes in splits.items() if sizes.any()}
+    dealt = len(np.unique(np.concatenate([made.train, made.validation, made.test])))
+    table = Table(title=f"{config.partition.kind}: {made.clients} clients, {dealt} of {len(dataset.labels)} samples")
+    for name in ("client", "cluster", *splits, "labels (class:samples)"):
         table.add_column(name, justify="left" if name.startswith("labels") else "right")
     for client in range(shown):
         labels = " ".join(f"{k}:{n}" for k, n in enumerate(counts[client]) if n)
         cluster = "-" if made.true_cluster is None else str(made.true_cluster[client])
-        table.add_row(str(client), cluster, str(made.n_train[client]), str(made.n_test[client]), labels)
+        table.add_row(str(client), cluster, *[str(sizes[client]) for sizes in splits.values()], labels)
     console = Console(highlight=False)
     console.print(table)
     if shown < made.clients:
         console.print(f"... and {made.clients - shown} more")
-    for name, sizes in (("train", made.n_train), ("test", made.n_test)):
+    for name, sizes in splits.items():
         console.print(f"{name}: {sizes.min()} to {sizes.max()} samples per client, mean {sizes.mean():.1f}")
+    if len(made.public):
+        console.print(f"public: {len(made.public)} samples that only the server sees")
     if made.true_cluster is not None:
         console.print(f"clients per true cluster: {np.bincount(made.true_cluster).tolist()}")
     if output is not None:

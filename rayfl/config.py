@@ -30,9 +30,12 @@ Source = Literal[
 ]
 #: The most of anything that is counted: rounds, clients, samples, ... What fits into memory is checked later.
 MOST = 10**9
+#: The most planted clusters that each hold all samples, or have an angle of their own.
+MOST_COPIES = 1000
 #: Concentrations outside this range round to one client or class that gets all, or to equal shares.
 ALPHAS = (1e-9, 1e9)
 Positive = Annotated[int, Field(ge=1, le=MOST)]
+Angle = Annotated[float, Field(ge=-360, le=360)]
 PartitionKind = Literal["iid", "dirichlet", "classes", "cluster_dirichlet", "cluster_classes", "transforms", "natural"]
 
 
@@ -58,6 +61,11 @@ class DataConfig(Section):
     window: int = Field(80, ge=1, le=100_000, description="text: how many characters are seen before the next one")
     stride: int = Field(1, ge=1, le=MOST, description="text: characters between the starts of two windows")
     limit: int | None = Field(None, ge=2, le=MOST, description="take only so many samples, drawn by the seed")
+    normalise: Literal["standard", "half", "none"] = Field(
+        "standard",
+        description="standard: mean 0 and deviation 1 per channel or feature; half: (x - 0.5) / 0.5 on pixels in 0..1, "
+        "as in the public code of the thesis; none: pixels in 0..1, features as they are; text is never changed",
+    )
 
     @model_validator(mode="after")
     def _path_where_needed(self) -> "DataConfig":
@@ -65,17 +73,23 @@ class DataConfig(Section):
             raise ValueError(f"data.path is missing: data.source={self.source} reads a file or folder, say which")
         if self.path is not None and self.source not in ("image_folder", "npz", "parquet", "text"):
             raise ValueError(f"data.path={self.path} is not used by data.source={self.source}: use data.root")
+        if self.normalise == "half" and self.source in ("parquet", "text"):
+            raise ValueError(
+                f"data.normalise=half is for the pixels of images, and data.source={self.source} has none: use standard"
+                " or none"
+            )
         return self
 
 
-#: Which keys each kind of partition reads, with their defaults; all kinds read clients, samples, test.
+#: Which keys each kind of partition reads, with their defaults; all kinds read clients, samples, test, validation
+#: and public.
 PARTITION_KEYS: dict[str, dict[str, Any]] = {
     "iid": {},
     "dirichlet": {"alpha": 0.1},
     "classes": {"classes": 2},
     "cluster_dirichlet": {"clusters": 5, "alpha_cluster": 0.1, "alpha_client": 10.0},
     "cluster_classes": {"clusters": 5, "classes_cluster": 3, "classes_client": 2},
-    "transforms": {"transform": "rotation", "clusters": None},
+    "transforms": {"transform": "rotation", "clusters": None, "angles": None, "whole_per_cluster": None},
     "natural": {"column": None},
 }
 _CLUSTERED = ("cluster_dirichlet", "cluster_classes", "transforms")
@@ -99,6 +113,18 @@ class PartitionConfig(Section):
         description="share of each client's samples kept for testing, or official: test samples come from the "
         "source's own test split, with the client's label distribution",
     )
+    validation: float | Literal["official"] | None = Field(
+        None,
+        description="share of each client's training samples kept for validation, or official: validation samples come "
+        "from the source's own validation split (val of npz, image folders, parquet); default: official where there is "
+        "such a split, else 0. With a share, or 0, that split is dealt for training",
+    )
+    public: float | Literal["none", "test"] | None = Field(
+        None,
+        description="samples that only the server sees, without labels, and no client has. test: the source's own test "
+        "split, as FedTSDP has it; or a share of the samples, drawn by the seed; or none. Default: none, but "
+        "for methods that need them (fedtsdp) test, or 0.1 where there is no such split or partition.test=official",
+    )
     alpha: float | None = Field(
         None, ge=ALPHAS[0], le=ALPHAS[1], description="dirichlet: concentration of each client's labels"
     )
@@ -115,6 +141,18 @@ class PartitionConfig(Section):
     )
     transform: Literal["rotation", "inversion", "label_permutation"] | None = Field(
         None, description="transforms: what sets the clusters apart"
+    )
+    angles: list[Angle] | None = Field(
+        None,
+        min_length=1,
+        max_length=MOST_COPIES,
+        description="transforms by rotation: degrees against the clock, one per cluster, instead of quarter turns; "
+        "[0, 180] is SR-FCA's CIFAR-10. Other than quarter turns are interpolated, black beyond the edge",
+    )
+    whole_per_cluster: bool | None = Field(
+        None,
+        description="transforms: each cluster is dealt all samples, as in SR-FCA's CIFAR-10 (false); a sample is then "
+        "held once per cluster, and is training, validation or test data for all of them alike",
     )
     column: str | None = Field(None, description="natural: the column that says whose sample it is")
 
@@ -143,13 +181,24 @@ class PartitionConfig(Section):
         if clustered and _is_ints(given.get("cluster_sizes")) and "clusters" not in given:
             filled["clusters"] = len(given["cluster_sizes"])
         if kind == "transforms" and isinstance(filled["transform"], str):
-            filled.setdefault("clusters", _TRANSFORM_CLUSTERS.get(filled["transform"]))
+            angles = filled.get("angles")
+            several = len(angles) if isinstance(angles, list) else 0
+            filled.setdefault("clusters", several or _TRANSFORM_CLUSTERS.get(filled["transform"]))
         return filled
 
     @model_validator(mode="after")
     def _possible(self) -> "PartitionConfig":
         if isinstance(self.test, float) and not 0 < self.test < 1:
             raise ValueError(f"partition.test={self.test} must lie between 0 and 1, or be 'official'")
+        if isinstance(self.validation, float) and not 0 <= self.validation < 1:
+            raise ValueError(f"partition.validation={self.validation} must be at least 0 and below 1, or be 'official'")
+        if isinstance(self.public, float) and not 0 < self.public < 1:
+            raise ValueError(f"partition.public={self.public} must lie between 0 and 1, or be 'none' or 'test'")
+        if self.public == "test" and self.test == "official":
+            raise ValueError(
+                "partition.public=test and partition.test=official want the same samples: use a share for one of them,"
+                " such as partition.test=0.2"
+            )
         if self.samples is not None and (len(self.samples) != 2 or not 2 <= self.samples[0] <= self.samples[1]):
             raise ValueError(
                 f"partition.samples={self.samples} must be [min, max] with 2 <= min <= max (one to train, one to test)"
@@ -172,11 +221,18 @@ class PartitionConfig(Section):
                     f"partition.cluster_sizes={self.cluster_sizes} names {len(self.cluster_sizes)} clusters,"
                     f" partition.clusters={self.clusters}: leave one of them out"
                 )
-        most = {"rotation": 4, "inversion": 2}.get(self.transform or "")
+        self._check_angles()
+        if self.whole_per_cluster and self.clusters is not None and self.clusters > MOST_COPIES:
+            raise ValueError(
+                f"partition.clusters={self.clusters} is too many for partition.whole_per_cluster: use at most"
+                f" {MOST_COPIES}"
+            )
+        most = {"rotation": 4, "inversion": 2}.get(self.transform or "") if self.angles is None else None
         if most and self.clusters is not None and self.clusters > most:
+            more = "partition.angles names more" if self.transform == "rotation" else "label_permutation has more"
             raise ValueError(
                 f"partition.clusters={self.clusters} is too many for partition.transform={self.transform}:"
-                f" it has {most} (label_permutation has more)"
+                f" it has {most} ({more})"
             )
         if self.classes_cluster and self.classes_client and self.classes_client > self.classes_cluster:
             raise ValueError(
@@ -184,6 +240,24 @@ class PartitionConfig(Section):
                 f" partition.classes_cluster={self.classes_cluster}: a client's classes are its cluster's"
             )
         return self
+
+    def _check_angles(self) -> None:
+        if self.angles is None:
+            return
+        if self.transform != "rotation":
+            raise ValueError(
+                f"partition.angles={shown(self.angles)} is not used by partition.transform={self.transform}: remove it,"
+                " or use partition.transform=rotation"
+            )
+        if len(self.angles) != self.clusters:
+            raise ValueError(
+                f"partition.angles={shown(self.angles)} has {len(self.angles)} angles for"
+                f" partition.clusters={self.clusters}: give one angle per cluster, or leave partition.clusters out"
+            )
+        if len({round(angle, 6) % 360 for angle in self.angles}) < len(self.angles):
+            raise ValueError(
+                f"partition.angles={shown(self.angles)} names one angle twice: these clusters would be one, remove it"
+            )
 
 
 class ModelConfig(Section):
@@ -226,6 +300,11 @@ class LocalConfig(Section):
     batch_size: int = Field(32, ge=1, le=MOST)
     lr: float = Field(0.05, gt=0)
     momentum: float = Field(0.0, ge=0, lt=1)
+    keep_momentum: bool = Field(
+        False,
+        description="keep each client's momentum from round to round, as the code of CAM's author does; the papers do"
+        " not say, so by default it starts from rest",
+    )
     weight_decay: float = Field(0.0, ge=0)
     lr_decay: float = Field(1.0, gt=0, le=1, description="the learning rate is multiplied by this every round")
 
@@ -241,6 +320,15 @@ class LocalConfig(Section):
             if given.get("steps") is None and given.get("epochs") is None:
                 return {**given, "steps": 10}
         return given
+
+    @model_validator(mode="after")
+    def _momentum_to_keep(self) -> "LocalConfig":
+        if self.keep_momentum and not self.momentum:
+            raise ValueError(
+                "local.keep_momentum=True: local.momentum=0.0 leaves nothing to keep; set local.momentum, or leave"
+                " local.keep_momentum out"
+            )
+        return self
 
 
 class ParticipationConfig(Section):

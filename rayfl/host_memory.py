@@ -42,14 +42,19 @@ def server_need(parameters: int, models: int) -> Need:
     return Need(f"{models:,} models on the server", 3 * FLOAT * parameters * models, "method.clusters or model.options")
 
 
-def clients_need(parameters: int, cohort: int, budget: int) -> Need:
+def clients_need(parameters: int, cohort: int, budget: int, momentum: bool = False) -> Need:
     """The models that a round's clients have trained, as far as they stay in memory: the rest is in files.
+
+    With `momentum`, each keeps as much again.
 
     >>> clients_need(1000, cohort=20, budget=10**6).bytes, clients_need(1000, cohort=20, budget=50_000).bytes
     (80000, 50000)
+    >>> clients_need(1000, cohort=20, budget=10**6, momentum=True).bytes
+    160000
     """
-    taken = min(budget, FLOAT * parameters * cohort)
-    return Need(f"models of {cohort:,} clients", taken, "state.memory_mb, participation.count or model.options")
+    taken = min(budget, FLOAT * parameters * cohort * (1 + momentum))
+    what = f"models{' and momenta' * momentum} of {cohort:,} clients"
+    return Need(what, taken, "state.memory_mb, participation.count or model.options")
 
 
 def batches_need(samples_seen: int, processes: int = 1) -> Need:

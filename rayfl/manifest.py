@@ -5,6 +5,7 @@ Names of files are checked, so that none leads out of the folder. What is in the
 
 import json
 import re
+import zlib
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -32,6 +33,7 @@ class Manifest(BaseModel):
     checks: dict[str, tuple[Count, Count]]  # by file: length and CRC-32
     data: str  # fingerprints: who got which samples,
     model: str  # and the initial model
+    check: Count | None = None  # CRC-32 of all the rest; runs of rayfl before it had this have none
 
     @model_validator(mode="after")
     def _checks_every_file(self) -> "Manifest":
@@ -47,7 +49,8 @@ class Manifest(BaseModel):
 
     def to_json(self) -> bytes:
         """Return the file's bytes."""
-        return json.dumps(self.model_dump()).encode()
+        tree = self.model_dump()
+        return json.dumps(tree | {"check": check_of(tree)}).encode()
 
     @classmethod
     def from_json(cls, data: bytes, name: str) -> "Manifest":
@@ -60,9 +63,17 @@ class Manifest(BaseModel):
                 raise ValueError(f"it is not of version {VERSION}") from None
             where = ".".join(map(str, first["loc"]))
             raise ValueError(f"{where}: {first['msg']}" if where else first["msg"]) from None
+        if manifest.check is not None and manifest.check != check_of(json.loads(data)):
+            raise ValueError("its check is not that of the rest")
         if manifest.name != name:
             raise ValueError(f"it is of round {manifest.round}")
         return manifest
+
+
+def check_of(tree: dict[str, Any]) -> int:
+    """Return what `check` must be: it tells damage, and does not keep anybody from forging."""
+    rest = {key: value for key, value in tree.items() if key != "check"}
+    return zlib.crc32(json.dumps(rest, sort_keys=True).encode())
 
 
 def manifest_name(number: int) -> str:

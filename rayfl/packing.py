@@ -43,7 +43,7 @@ def foreign(reason: str) -> str:
     """Say that a checkpoint is not this method's."""
     return (
         f"the checkpoint does not hold the state of this method ({reason}): it was written by another version of the"
-        " method or of rayfl; run anew"
+        " method or of rayfl; start a new run"
     )
 
 
@@ -85,7 +85,7 @@ def _pack(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
 def _unpack(tree: Any, arrays: dict[str, np.ndarray], kind: Any) -> Any:
     value = _made(tree, arrays, kind)
     if not any(_could_be(value, choice) for choice in _choices(kind)):
-        raise TypeError(f"{type(value).__name__} where {kind} is expected")
+        raise TypeError(f"{type(value).__name__} where {getattr(kind, '__name__', kind)} is expected")
     return value
 
 
@@ -119,11 +119,14 @@ _NUMBERS = (bool, int, float, complex, np.generic)
 def _could_be(value: Any, kind: Any) -> bool:
     """Tell whether a value is of the sort that an annotation speaks of: an array, a number, text, a container.
 
-    No closer, since authors of methods write `float` where a whole number or None may be.
+    No closer, since authors of methods write `float` where a whole number may be. None must be allowed by name
+    (`float | None`): a forged state with None in place of an array would fail only in the middle of a round.
     """
     kind = typing.get_origin(kind) or kind
-    if value is None or kind is Any or not isinstance(kind, type):
+    if kind is Any or not isinstance(kind, type):
         return True
+    if value is None:
+        return kind is types.NoneType
     if issubclass(kind, _NUMBERS):
         return isinstance(value, _NUMBERS)
     return isinstance(value, kind)

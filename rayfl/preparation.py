@@ -6,7 +6,7 @@ import tempfile
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,12 +15,16 @@ from rayfl.data import Dataset, Partition, make_partition
 from rayfl.errors import InputError
 from rayfl.federation.interface import Facts, Recipe
 from rayfl.host_memory import Need, batches_need, clients_need, memory_here, network_need, refuse_excess, server_need
-from rayfl.methods import check_method, method_options, server_models
+from rayfl.methods import check_method, find_method, method_options, server_models
 from rayfl.training.batches import largest_batch, samples_seen
 
 if TYPE_CHECKING:
     from rayfl.models import FlatModel
     from rayfl.training.memory import GpuMemory
+
+
+#: Of the samples, what is public for methods that need it, where the source has no test split to spare.
+PUBLIC_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -49,8 +53,9 @@ class Prepared:
     def fingerprints(self) -> tuple[str, str]:
         """What tells these data and their partition, and this initial model, from others."""
         samples = self.dataset.inputs[:: max(1, len(self.dataset.inputs) // 1000)]  # all of them would take seconds
-        arrays = [samples, self.dataset.labels, self.partition.train, self.partition.test, self.partition.n_train]
-        return _digest(*arrays), _digest(self.facts.initial)
+        parts = self.partition
+        who = [parts.train, parts.test, parts.n_train, parts.n_test, parts.validation, parts.n_validation, parts.public]
+        return _digest(samples, self.dataset.labels, *who), _digest(self.facts.initial)
 
 
 def _digest(*arrays: np.ndarray) -> str:
@@ -68,6 +73,26 @@ def resolve(config: Config) -> Config:
     return Config.model_validate(config.model_dump(exclude_none=True) | {"method": method})
 
 
+def settle_splits(config: Config, dataset: Dataset) -> Config:
+    """Fill in what is public and what is for validation, where the config leaves that to the method and the source.
+
+    It depends on both, and the run's config must say what was done.
+    """
+    found: dict[str, Any] = {}
+    if find_method(config.method.name).needs_public:
+        if config.partition.public == "none":
+            raise InputError(
+                f"partition.public=none: method.name={config.method.name} needs public samples: use"
+                f" partition.public=test, or a share such as partition.public={PUBLIC_SHARE}"
+            )
+        if config.partition.public is None:
+            split = dataset.is_test.any() and not dataset.is_test.all() and config.partition.test != "official"
+            found["public"] = "test" if split else PUBLIC_SHARE
+    if config.partition.validation is None and dataset.is_validation is not None and dataset.is_validation.any():
+        found["validation"] = "official"
+    return config.model_copy(update={"partition": config.partition.model_copy(update=found)})
+
+
 def prepare(config: Config) -> Prepared:
     """Load and check all that needs no cluster: options, data, partition, model."""
     from rayfl.data.sources import load_dataset  # pandas, and for the digits scikit-learn
@@ -77,8 +102,10 @@ def prepare(config: Config) -> Prepared:
     config = resolve(config)
     _check_state_folder(config)
     dataset = load_dataset(config.data, config.seed, config.partition.column)
+    config = settle_splits(config, dataset)
     partition = make_partition(config.partition, dataset, config.seed)
-    dataset = partition.normalised(dataset)
+    if config.data.normalise == "standard":
+        dataset = partition.normalised(dataset)
     count = config.participation.count
     if count is not None and count > partition.clients:
         raise InputError(f"participation.count={count} is more than the {partition.clients} clients there are")
@@ -125,9 +152,18 @@ def _settled(
     if model is None or wants_channels_last(config.model, training):
         recipe = replace(recipe, channels_last=wants_channels_last(config.model, training))
         model = recipe.build()
-    public = np.flatnonzero(dataset.is_test) if dataset.is_test.any() else np.sort(partition.test)
     cost = samples_seen(partition.n_train, config.local)
-    facts = Facts(partition.n_train, partition.n_test, cost, model.layout, model.numpy(), public, recipe)
+    facts = Facts(
+        partition.n_train,
+        partition.n_test,
+        cost,
+        model.layout,
+        model.numpy(),
+        partition.public,
+        recipe,
+        n_validation=partition.n_validation,
+        keep_momentum=config.local.keep_momentum,
+    )
     return Prepared(config, dataset, partition, facts)
 
 
@@ -141,7 +177,8 @@ def _needs(
     """Return what the run takes of this machine, as far as that is known; actors may be on others."""
     here = runs_here(config)
     trainers = (config.ray.actors or 1 if config.federation == "ray" else 1) if here else 0
-    arrays = [dataset.inputs, dataset.labels, partition.train, partition.test]
+    arrays = [dataset.inputs, dataset.labels]
+    arrays += [partition.train, partition.test, partition.validation, partition.public]
     needs = [
         Need(f"{len(dataset):,} samples", sum(array.nbytes for array in arrays), "data.limit"),
         network_need(parameters, 1 + trainers if config.federation == "ray" else 1),
@@ -150,7 +187,12 @@ def _needs(
         return needs
     needs += [
         server_need(parameters, server_models(config.method, partition.clients)),
-        clients_need(parameters, config.cohort_size(partition.clients), config.state.memory_mb * 2**20),
+        clients_need(
+            parameters,
+            config.cohort_size(partition.clients),
+            config.state.memory_mb * 2**20,
+            config.local.keep_momentum,
+        ),
         batches_need(int(samples_seen(partition.n_train, config.local).max()), trainers),
     ]
     if model is not None and not (config.federation == "ray" and config.ray.gpu_share):

@@ -3,9 +3,16 @@
 That is what makes a run the same for any number of actors and any order of arrival.
 """
 
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Purpose(IntEnum):
@@ -32,3 +39,26 @@ def generator(seed: int, purpose: Purpose, *keys: int) -> np.random.Generator:
 def torch_seed(seed: int, purpose: Purpose, *keys: int) -> int:
     """Return a seed for torch's own generators (model initialisation, dropout), derived in the same way."""
     return int(generator(seed, purpose, *keys).integers(2**63 - 1))
+
+
+def seed_globals(seed: int) -> None:
+    """Seed numpy's and Python's own generators, from which a user's network may draw, and torch's for the CPU."""
+    import torch
+
+    torch.default_generator.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+
+
+@contextmanager
+def global_generators_kept(cuda: "Sequence[torch.device]" = ()) -> Iterator[None]:
+    """Leave the global generators of torch, numpy and Python as they were; of GPUs, those of these devices."""
+    import torch
+
+    of_numpy, of_python = np.random.get_state(), random.getstate()
+    with torch.random.fork_rng(list(cuda)):
+        try:
+            yield
+        finally:
+            np.random.set_state(of_numpy)
+            random.setstate(of_python)

@@ -13,9 +13,9 @@ from rayfl.analysis.truth import adjusted_rand, misclustering, normalised_mutual
 from rayfl.config import Config
 from rayfl.errors import InputError, LostError, MethodError
 from rayfl.federation.client_state import ClientState
-from rayfl.federation.interface import Federation, FederationState, Mixture, Models
+from rayfl.federation.interface import Federation, FederationState, Mixture, Models, Tested
 from rayfl.methods import create_method
-from rayfl.own_code import told_as
+from rayfl.own_code import reason, told_as
 from rayfl.packing import Packed, foreign, pack, refuse_other_shapes, unpack
 from rayfl.randomness import Purpose, generator
 from rayfl.training.passes import Scores
@@ -68,7 +68,9 @@ class Server:
         scores = None
         extras: dict[str, Any] = {}
         if number % self.config.evaluate.every == 0 or number == self.config.rounds:
-            scores = self.fed.evaluate(self.method.tested_models())
+            tested = self.method.tested_models()
+            scores = self.fed.evaluate(tested)
+            extras |= self._validation(tested)
             for name, models in self.method.also_tested().items():
                 extras[f"{name}_accuracy"] = self._weighted(self.fed.evaluate(models).accuracy)
         if number == self.config.rounds and self.method.options.finetune:
@@ -93,11 +95,20 @@ class Server:
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back to where things stood; `adopt` then brings what clients kept."""
-        if hasattr(self.method, "state"):
-            state = unpack(snapshot.method, type(self.method.state))
-            refuse_other_shapes(state, self.method.state, self.fed.layout.size)
-            self.method.state = state
-        self.fed.restore(unpack(snapshot.federation, FederationState), snapshot.round)
+        try:
+            if hasattr(self.method, "state"):
+                state = unpack(snapshot.method, type(self.method.state))
+                refuse_other_shapes(state, self.method.state, self.fed.layout.size)
+                self.method.state = state
+            self.fed.restore(unpack(snapshot.federation, FederationState), snapshot.round)
+        except (
+            AttributeError,
+            IndexError,
+            KeyError,
+            TypeError,
+            ValueError,
+        ) as error:  # nobody can foresee all forgeries
+            raise InputError(foreign(reason(error))) from None
         self._refuse_impossible()
 
     def adopt(self, states: dict[int, ClientState]) -> None:
@@ -134,6 +145,18 @@ class Server:
         rng = generator(self.config.seed, Purpose.COHORT, number)
         size = self.config.cohort_size(self.fed.clients)
         return np.sort(rng.choice(self.fed.clients, size, replace=False))
+
+    def _validation(self, tested: Tested) -> dict[str, float]:
+        """Return how these models do on the clients' validation samples, weighted by their number, if there are any."""
+        sizes = self.fed.n_validation
+        if not sizes.any():
+            return {}
+        scores, there = self.fed.evaluate(tested, "validation"), sizes > 0
+        measures = {"accuracy": scores.accuracy, "macro_f1": scores.macro_f1, "loss": scores.loss}
+        return {
+            f"validation_{name}": float(np.average(values[there], weights=sizes[there]))
+            for name, values in measures.items()
+        }
 
     def _weighted(self, values: np.ndarray) -> float:
         return float(np.average(values, weights=self.fed.n_test))

@@ -44,7 +44,7 @@ def simulate(config: Config, screen: Screen | None = None) -> Run:
     with stopping() as stop, exits_told():
         config = resolve(config)
         _check_output(config)
-        return _carry_out(config, lambda: _new_folder(config), None, screen or Screen(), stop)
+        return _carry_out(config, _new_folder, None, screen or Screen(), stop)
 
 
 def resume(path: str | Path, overrides: Sequence[str] = (), screen: Screen | None = None) -> Run:
@@ -75,12 +75,12 @@ def resume(path: str | Path, overrides: Sequence[str] = (), screen: Screen | Non
             screen.summarise(run)
             return run
         screen.say(f"going on after round {begun} of {config.rounds}")
-        return _carry_out(config, lambda: nullcontext(storage), checkpoints, screen, stop)
+        return _carry_out(config, lambda _: nullcontext(storage), checkpoints, screen, stop)
 
 
 def _carry_out(
     config: Config,
-    folder: Callable[[], AbstractContextManager[Storage]],
+    folder: Callable[[Config], AbstractContextManager[Storage]],
     found: Checkpoints | None,
     screen: Screen,
     stop: Stop,
@@ -99,7 +99,7 @@ def _carry_out(
             if prepared.gpu_memory is not None:
                 screen.say(str(prepared.gpu_memory))
             stop.between_rounds()  # before there is a folder, so that it never stays behind empty
-            with folder() as storage:
+            with folder(config) as storage:
                 checkpoints = Checkpoints(storage, config, prepared, found=found)
                 with _how_to_go_on(storage, checkpoints, stop):
                     _run_rounds(config, server, checkpoints, storage, found is not None, screen, stop)
@@ -116,12 +116,12 @@ def _how_to_go_on(storage: Storage, checkpoints: Checkpoints, stop: Stop) -> Ite
     except KeyboardInterrupt:
         raise Stopped(stop.asked or signal.SIGINT, f"stopped; {_resumable(storage, checkpoints)}") from None
     except (ClientError, MethodError) as error:
-        raise type(error)(f"{error}\nonce that is mended, {_resumable(storage, checkpoints)}") from None
+        raise type(error)(f"{error}\nonce that is fixed, {_resumable(storage, checkpoints)}") from None
     except LostError as error:
         raise RayflError(f"{error}; {_resumable(storage, checkpoints)}") from None
     except OSError as error:
         raise RayflError(
-            f"{storage.path} cannot be written to: {error.strerror or error}; mend that, then"
+            f"{storage.path} cannot be written to: {error.strerror or error}; fix that, then"
             f" {_resumable(storage, checkpoints)}"
         ) from None
 
@@ -142,7 +142,8 @@ def _run_rounds(
     except LostError as error:
         lost = True
         screen.warn(str(error))
-    storage.write("config.yaml", f"# rayfl {__version__}\n{config.to_yaml()}".encode())
+    if resumed:  # a new folder was made with it
+        storage.write("config.yaml", _config_file(config))
     begun = checkpoints.round
     name, after = run_name(storage), begun if resumed else None
     with (
@@ -226,6 +227,10 @@ class _Course:
         self._written, self._losses, self._recoveries = self.number, 0, []
 
 
+def _config_file(config: Config) -> bytes:
+    return f"# rayfl {__version__}\n{config.to_yaml()}".encode()
+
+
 def _refuse_unnamed_code(run: Run, overrides: Sequence[str]) -> None:
     """Import only what the user has named: a folder's config may be somebody else's."""
     named = {"method.name": run.config.method.name, "model.name": run.config.model.name}
@@ -306,14 +311,14 @@ def _check_output(config: Config) -> None:
 
 @contextmanager
 def _new_folder(config: Config) -> Iterator[Storage]:
-    """Make the run's folder and lock it; a folder that another run has made in the meantime is left alone."""
-    base = Storage(config.output.dir)
+    """Make the run's folder, with its config in it, and lock it; one that another run has made is left alone."""
+    base, first = Storage(config.output.dir), ("config.yaml", _config_file(config))
     if config.name is not None:
         storage = base.folder(config.name)
-        if not storage.claim():
+        if not storage.claim(*first):
             raise InputError(_taken(storage))
     else:
-        storage = next(folder for folder in map(base.folder, _names(config)) if folder.claim())
+        storage = next(folder for folder in map(base.folder, _names(config)) if folder.claim(*first))
     with storage.locked():
         yield storage
 

@@ -3,12 +3,15 @@
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 #: Seconds that the round in hand gets to end: less than the 30 that Kubernetes and Slurm leave before they kill.
 GRACE = 20.0
+#: Seconds in which further signals are ignored, once the run is being left: they would cut the tidying up short.
+TIDYING = 5.0
 
 
 class Stopped(KeyboardInterrupt):
@@ -30,9 +33,11 @@ STARTING = "stopped while starting; nothing was written"
 class Stop:
     """Whether somebody has asked to stop, and by which signal."""
 
-    def __init__(self) -> None:
+    def __init__(self, grace: float = GRACE) -> None:
         self.asked: int | None = None
         self.at_once = True
+        self._grace = grace
+        self._left: float | None = None  # when Stopped was raised
 
     def between_rounds(self) -> None:
         """From now on, let signals only be remembered, for the caller to act on between two rounds."""
@@ -40,45 +45,63 @@ class Stop:
             raise Stopped(self.asked, STARTING)
         self.at_once = False
 
-
-@contextmanager
-def stopping(grace: float = GRACE) -> Iterator[Stop]:
-    """Let SIGINT and SIGTERM raise Stopped while a run starts; later they are remembered, see `Stop.between_rounds`.
-
-    If the caller does not act on them within `grace` seconds, or if a second SIGINT comes, Stopped is raised where the
-    process stands. Outside the main thread signals are somebody else's, and nothing is changed.
-    """
-    stop = Stop()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-
-    def asked(number: int, _: FrameType | None) -> None:
-        if stop.asked is not None:
-            if number == signal.SIGINT:
-                raise Stopped(stop.asked, STARTING if stop.at_once else "")
+    def on_signal(self, number: int, _: FrameType | None) -> None:
+        """Handle SIGINT and SIGTERM."""
+        if self._left is not None and time.monotonic() - self._left < TIDYING:
             return
-        stop.asked = number
-        if stop.at_once:
-            raise Stopped(number, STARTING)
-        signal.setitimer(signal.ITIMER_REAL, grace)
+        if self.asked is not None:
+            if number == signal.SIGINT:
+                self._leave()
+            return
+        self.asked = number
+        if self.at_once:
+            self._leave()
+        signal.setitimer(signal.ITIMER_REAL, self._grace)
         # Not through the console: the handler may have interrupted it in the middle of a line.
         os.write(2, b"\nstopping after this round; Ctrl-C again leaves at once\n")
 
-    def too_late(_: int, __: FrameType | None) -> None:
-        raise Stopped(stop.asked or signal.SIGINT)
+    def on_alarm(self, _: int, __: FrameType | None) -> None:
+        """Handle the end of the time that the round in hand had."""
+        self._leave()
 
+    def _leave(self) -> None:
+        self._left = time.monotonic()
+        raise self.stopped()
+
+    def stopped(self) -> Stopped:
+        """Return the exception that ends the run."""
+        return Stopped(self.asked or signal.SIGINT, STARTING if self.at_once else "")
+
+
+@contextmanager
+def stopping(grace: float = GRACE, *, last: bool = False) -> Iterator[Stop]:
+    """Let SIGINT and SIGTERM raise Stopped while a run starts; later they are remembered, see `Stop.between_rounds`.
+
+    If the caller does not act on them within `grace` seconds, or if a second SIGINT comes, Stopped is raised where the
+    process stands. Further ones are ignored while it tidies up; with `last`, until the process ends. Inside another
+    `stopping`, that one's stop is used. Outside the main thread signals are somebody else's: nothing is changed.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield Stop()
+        return
+    outer = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
+    if isinstance(outer, Stop):
+        yield outer
+        return
+    stop = Stop(grace)
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)}
-    signal.signal(signal.SIGINT, asked)
-    signal.signal(signal.SIGTERM, asked)
-    signal.signal(signal.SIGALRM, too_late)
+    signal.signal(signal.SIGINT, stop.on_signal)
+    signal.signal(signal.SIGTERM, stop.on_signal)
+    signal.signal(signal.SIGALRM, stop.on_alarm)
     try:
         yield stop
     except KeyboardInterrupt as error:
+        if last:
+            before |= {signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: signal.SIG_IGN}
         if isinstance(error, Stopped):
             raise
         # Whatever a handler raises while Ray waits, Ray raises a KeyboardInterrupt of its own.
-        raise Stopped(stop.asked or signal.SIGINT, STARTING if stop.at_once else "") from None
+        raise stop.stopped() from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in before.items():

@@ -2,11 +2,13 @@
 
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from rayfl.config import load_config
 from rayfl.federation.serial import SerialFederation
@@ -16,6 +18,12 @@ from rayfl.results import Run
 from rayfl.screen import Screen
 from rayfl.server import Server
 from rayfl.simulation import simulate
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """As in workers; with more, tiny products spend their time waiting for each other."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
@@ -54,6 +62,7 @@ def own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, 
         folder = tmp_path / "own"
         folder.mkdir(exist_ok=True)
         (folder / f"{module}.py").write_text(text)
+        sys.modules.pop(module, None)  # of another test
         monkeypatch.syspath_prepend(str(folder))
 
     return write

@@ -1,18 +1,9 @@
-"""Real faults for tests: processes found and killed, clusters of several nodes on this machine, drivers to be killed.
+"""Real faults for tests: processes found and killed, several nodes on this machine, drivers that are killed."""
 
-    python tests/faults.py [--runs 9] [--faults 3] [--seed 0]        # what `make chaos` does
-
-Each run is a driver in a process of its own on a cluster of three nodes, and meets several faults at random moments,
-drawn by the seed: kill -9 of a client actor, the server actor, a whole node, or the driver, which is then resumed. In
-the end its tables are compared, to the last bit, with those of an undisturbed run.
-"""
-
-import argparse
 import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,13 +12,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tables import assert_same, recoveries
-
-from rayfl.config import load_config
 from rayfl.errors import InputError
 from rayfl.results import Run, load
-from rayfl.screen import Screen
-from rayfl.simulation import simulate
 
 PATIENCE = 240.0
 #: Ray notices the death of a node within a second or two, not a quarter of a minute.
@@ -139,11 +125,18 @@ class Driver:
         wait_until(lambda: rounds_in(self.path) >= count or self.process.poll() is not None, f"round {count}")
         return self.process.poll() is None
 
+    def go_on(self) -> None:
+        """After its end, go on with the run, or start it if it had not begun."""
+        self.process.wait(PATIENCE)
+        if self.path.exists():
+            self.start("resume", str(self.path))
+        else:
+            self.start("run", f"output.dir={self.folder}", "name=a", *self.words)
+
     def kill_and_resume(self) -> None:
         """Kill -9 the driver, and go on with its run."""
         self.process.kill()
-        self.process.wait(PATIENCE)
-        self.start("resume", str(self.path))
+        self.go_on()
 
     def finish(self) -> Run:
         """Wait for the end, which must be a good one."""
@@ -196,100 +189,3 @@ def nodes(count: int, **resources: Any) -> Iterator[Nodes]:
         yield cluster
     finally:
         cluster.close()
-
-
-# -- chaos -------------------------------------------------------------------------------------------------------
-
-#: One that keeps nothing of its clients, one that keeps their models, one with many phases.
-METHODS = {
-    "fedavg": ["method.name=fedavg"],
-    "fedac": ["method.name=fedac", "method.tune_from=2", "method.tune_every=3"],
-    "sr_fca": ["method.name=sr_fca", "method.one_shot_rounds=4", "method.refine_rounds=3"],
-}
-WORK = ["rounds=14", "local.steps=30", "local.lr=0.02", "participation.fraction=0.6"]
-KINDS = ("client", "client", "server", "node", "driver", "driver while it writes")
-
-
-@dataclass
-class Deed:
-    """A fault that was done: after which round, and what."""
-
-    after: int
-    kind: str
-
-    def __str__(self) -> str:
-        return f"{self.kind} after round {self.after}"
-
-
-def undisturbed(method: str, folder: Path) -> Run:
-    """Return the run that the others are compared with: in this process, no Ray."""
-    words = [*WORK, *METHODS[method], "federation=serial", f"output.dir={folder}", f"name=undisturbed-{method}"]
-    return simulate(load_config(None, words), Screen(quiet=True))
-
-
-def disturbed(method: str, cluster: Nodes, folder: Path, faults: int, random: Random) -> tuple[Run, list[Deed]]:
-    """Run a method through so many faults, each after at least one more round has been written."""
-    every = random.choice(["1", "3", "null"])
-    words = [*WORK, *METHODS[method], f"ray.address={cluster.address}", f"output.checkpoint_every={every}"]
-    driver = Driver(folder, [*words, "ray.actors=3", "ray.lost_after=20"])
-    deeds: list[Deed] = []
-    while len(deeds) < faults and driver.wait_for_rounds(rounds_in(driver.path) + 1):
-        time.sleep(random.uniform(0, 1.5))
-        kind = random.choice(KINDS)
-        if do(kind, driver, cluster, random):
-            deeds.append(Deed(rounds_in(driver.path), kind))
-    return driver.finish(), deeds
-
-
-def do(kind: str, driver: Driver, cluster: Nodes, random: Random) -> bool:
-    """Do one fault; say whether there was anything left to harm."""
-    if driver.process.poll() is not None:
-        return False
-    if kind in ("client", "server"):
-        pids = actors("ClientActor" if kind == "client" else "ServerActor")
-        if pids:
-            kill(random.choice(pids))
-        return bool(pids)
-    if kind == "node":
-        cluster.kill_one(random)
-        cluster.others.append(cluster.add())  # a new one for the next fault
-        return True
-    if kind == "driver while it writes":
-        # A file that is being written lies beside its place under a name with a dot.
-        end = time.monotonic() + 5
-        while time.monotonic() < end and driver.process.poll() is None:
-            if any(driver.path.glob("*/.*")):
-                break
-    if driver.process.poll() is None:
-        driver.kill_and_resume()
-        return True
-    return False
-
-
-def main() -> None:
-    """Count the faults that left no trace."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=9)
-    parser.add_argument("--faults", type=int, default=3, help="per run")
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    total = 0
-    with tempfile.TemporaryDirectory() as name, nodes(3, num_cpus=2) as cluster:
-        folder = Path(name)
-        references = {method: undisturbed(method, folder) for method in METHODS}
-        for number in range(arguments.runs):
-            method = list(METHODS)[number % len(METHODS)]
-            random = Random(arguments.seed * 1000 + number)
-            begin = time.monotonic()
-            run, deeds = disturbed(method, cluster, folder / str(number), arguments.faults, random)
-            assert_same(references[method], run)
-            total += len(deeds)
-            seconds = time.monotonic() - begin
-            print(f"{method}: {', '.join(map(str, deeds))}: the same tables, {seconds:.0f} s", flush=True)
-            for note in recoveries(run):
-                print(f"    {note}", flush=True)
-    print(f"{total} faults in {arguments.runs} runs, and every table equals the undisturbed one")
-
-
-if __name__ == "__main__":
-    main()

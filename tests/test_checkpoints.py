@@ -29,6 +29,7 @@ from rayfl.config import load_config
 from rayfl.errors import ClientError, InputError, RayflError
 from rayfl.federation.client_state import ClientState
 from rayfl.federation.interface import FederationState
+from rayfl.manifest import check_of
 from rayfl.packing import pack, unpack
 from rayfl.preparation import prepare
 from rayfl.results import TABLES, Run, Storage, load
@@ -218,14 +219,15 @@ from pathlib import Path
 from torch import nn
 
 class Net(nn.Module):
+    steps = 0
+
     def __init__(self, classes):
         super().__init__()
         self.head = nn.Linear(64, classes)
-        self.steps = 0
 
     def forward(self, x):
-        self.steps += self.training
-        if self.steps > 60 and not Path(PATH).exists():
+        Net.steps += self.training
+        if Net.steps > 60 and not Path(PATH).exists():
             raise RuntimeError("the cat ate it")
         return self.head(x.flatten(1))
 """.replace("PATH", repr(str(tmp_path / "mended")))
@@ -635,6 +637,8 @@ def rewrite(folder: Path, change: Callable[[dict], None]) -> None:
     path = newest(folder, "checkpoints/round-*.json")
     tree = json.loads(path.read_bytes())
     change(tree)
+    if "check" in tree:
+        tree["check"] = check_of(tree)
     path.write_text(json.dumps(tree))
 
 
@@ -833,7 +837,7 @@ def test_a_full_disk_ends_the_run_with_one_line_and_leaves_what_was_written(run:
         pytest.skip("this machine does not let one mount")
     try:
         config = load_config(None, [*FEDAC, f"output.dir={disk}", "name=a", "rounds=40", "output.checkpoint_every=1"])
-        with pytest.raises(RayflError, match=r"cannot be written to: No space left on device; mend that.*rayfl resume"):
+        with pytest.raises(RayflError, match=r"cannot be written to: No space left on device; fix that.*rayfl resume"):
             simulate(config, Screen(quiet=True))
         shutil.copytree(disk / "a", tmp_path / "rescued")
     finally:

@@ -1,6 +1,6 @@
 """Which trainer a run takes, and what guards the choice."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +24,6 @@ from rayfl.training.choice import vectorisable
 
 SMALL = ["federation=serial", "rounds=2", "local.steps=2", "method.name=fedavg", "partition.clients=6"]
 SMALL += ["model.name=mlp"]  # trained together on any CPU
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """As in workers."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @given(

@@ -352,6 +352,7 @@ def test_sys_exit_in_code_that_a_config_names_is_no_success_and_leaves_nothing(
     word, code, told = EXITS[where]
     imports = "import sys\nfrom torch import nn\nfrom rayfl.methods.fedavg import FedAvg\n"
     (tmp_path / "leaving.py").write_text(f"{imports}{code}\n")
+    sys.modules.pop("leaving", None)  # of another test
     try:
         status, _, err = rayfl_typed("run", "federation=serial", "rounds=2", word)
     finally:

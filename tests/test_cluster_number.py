@@ -7,11 +7,13 @@ from sklearn.metrics import adjusted_rand_score, silhouette_score
 from rayfl.clustering import (
     NO_CLUSTER,
     Decisions,
+    GranularityNorm,
     best_cut,
     cluster_number,
     cosine_distances,
     granularity,
     granularity_decisions,
+    in_norm,
     l2_distances,
     match_labels,
     silhouette_clusters,
@@ -44,10 +46,14 @@ def measured(points: np.ndarray, assignment: np.ndarray, clusters: np.ndarray) -
     return np.array(spread), l2_distances(centres, squared=True)
 
 
-def tuned(points: np.ndarray, assignment: np.ndarray, **options: float) -> np.ndarray:
+def tuned(
+    points: np.ndarray, assignment: np.ndarray, norm: GranularityNorm = "squared", **options: float
+) -> np.ndarray:
     clusters = np.unique(assignment[assignment != NO_CLUSTER])
     intra, apart = measured(points, assignment, clusters)
-    return tune_by_granularity(assignment, clusters, intra, apart, points, **options)
+    return tune_by_granularity(
+        assignment, clusters, in_norm(intra, norm), in_norm(apart, norm), points, norm=norm, **options
+    )
 
 
 def test_the_examples_in_the_docstrings_are_true():
@@ -66,6 +72,13 @@ def test_granularity_is_defined_where_the_fraction_is_not():
     assert np.isnan(granularity(np.array([3.0]), np.zeros((1, 1)))).all()
     same_place = np.zeros((2, 2))
     assert granularity(np.array([0.0, 1.0]), same_place).tolist() == [0.0, np.inf]
+
+
+def test_plain_distances_keep_clusters_that_squared_ones_merge():
+    """Each client is 3 from its centre and the centres are 10 apart: G_c is 0.3, of squares 0.09."""
+    points = np.array([[20.0, 3], [20, -3], [30, 3], [30, -3]])
+    assert tuned(points, labels(0, 0, 1, 1), norm="l2").tolist() == [0, 0, 1, 1]
+    assert len(set(tuned(points, labels(0, 0, 1, 1), norm="squared"))) == 1
 
 
 def test_a_cluster_changes_once_per_call_and_in_order_of_position():
@@ -114,8 +127,10 @@ def test_clients_without_a_cluster_stay_without():
 
 
 def test_one_cluster_splits_only_into_halves_that_would_stand():
-    apart = np.array([[9.0, 0], [9, 6], [0, 9], [6, 9]])  # G_c of both halves is 0.25
-    assert tuned(apart, labels(2, 2, 2, 2), lower=0.05).tolist() == [2, 2, 3, 3]
+    apart = np.array([[9.0, 0], [9, 6], [0, 9], [6, 9]])  # 3 from centres that are 6 root 2 apart
+    assert tuned(apart, labels(2, 2, 2, 2), lower=0.05).tolist() == [2, 2, 3, 3]  # G_c of both halves is 0.125
+    assert tuned(apart, labels(2, 2, 2, 2)).tolist() == [2, 2, 2, 2]
+    assert tuned(apart, labels(2, 2, 2, 2), norm="l2").tolist() == [2, 2, 3, 3]  # it is 0.35
     too_clear = np.array([[9.0, 0], [9, 0.1], [0, 9], [0.1, 9]])  # would be merged again at once
     assert tuned(too_clear, labels(2, 2, 2, 2)).tolist() == [2, 2, 2, 2]
     same = np.ones((4, 2))

@@ -5,13 +5,17 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from rayfl.clustering import NO_CLUSTER, cosine, granularity, project_all
+from rayfl.clustering import NO_CLUSTER, GranularityNorm, cosine, granularity, project_all
+from rayfl.config import load_config
+from rayfl.errors import InputError
 from rayfl.federation import Own
 from rayfl.methods.fedac import FedAC
+from rayfl.preparation import prepare
 from rayfl.results import Run
 from rayfl.server import Server
 
 Make = Callable[..., Server]
+QUICK = ["model.name=mlp", "model.options.hidden=16", "evaluate.every=60"]
 
 
 def fedac(server: Server) -> FedAC:
@@ -103,8 +107,9 @@ def test_the_pull_to_a_centre_is_held_back_until_the_first_tuning_has_judged(ser
     assert not np.array_equal(weak.fed.collect(everyone), strong.fed.collect(everyone))
 
 
-def test_spread_without_models_travelling_is_that_of_algorithm_3(serial_server: Make) -> None:
-    server = serial_server("local.steps=3")
+@pytest.mark.parametrize("norm", ["l2", "squared"])
+def test_spread_without_models_travelling_is_that_of_algorithm_3(serial_server: Make, norm: GranularityNorm) -> None:
+    server = serial_server("local.steps=3", f"method.granularity_norm={norm}")
     for number in (1, 2):
         record = server.run_round(number)
     state, p = fedac(server).state, server.fed.layout.parameters
@@ -115,16 +120,114 @@ def test_spread_without_models_travelling_is_that_of_algorithm_3(serial_server: 
     spread = np.square(models - centres[rows]).sum(axis=1)
     intra = np.array([spread[rows == row].mean() for row in range(len(centres))])
     between = np.square(centres[:, None] - centres[None]).sum(axis=2)
+    if norm == "l2":
+        intra, between = np.sqrt(intra), np.sqrt(between)
     assert record.clusters is not None
     np.testing.assert_allclose(record.clusters["intra"], intra, rtol=1e-3)
     np.testing.assert_allclose(record.clusters["granularity"], granularity(intra, between), rtol=1e-3)
 
 
 def test_the_papers_rule_is_applied_every_round(serial_server: Make) -> None:
-    """Well separated clusters have G_c below 0.2, so the rule merges them: faithful, if not wise."""
-    server = serial_server("method.tuning=granularity", "method.clusters=8", "rounds=6", "local.steps=10")
+    """Well separated clusters have squared G_c below 0.2, so the printed rule merges them: faithful, if not wise."""
+    words = ["method.tuning=granularity", "method.granularity_norm=squared"]
+    server = serial_server(*words, "method.clusters=8", "rounds=6", "local.steps=10")
     changed = [server.run_round(n).extras for n in range(1, 7)]
     assert any(e["clusters_after_tuning"] != e["clusters_before_tuning"] for e in changed)
+
+
+def test_by_default_granularity_takes_plain_distances(serial_server: Make) -> None:
+    """As Figures 4(c) and 4(d) ask for; see the module. A round of either rule differs only in the norm."""
+    counts = {}
+    for norm in ("l2", "squared", None):
+        words = [] if norm is None else [f"method.granularity_norm={norm}"]
+        server = serial_server("method.tuning=granularity", "method.clusters=6", "local.steps=10", *QUICK, *words)
+        counts[norm] = [server.run_round(n).extras["clusters_after_tuning"] for n in (1, 2, 3, 4)]
+    assert counts[None] == counts["l2"] != counts["squared"]
+    assert counts["l2"][-1] > counts["squared"][-1]
+
+
+# -- similarities ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("origin", ["initial", "mean", "none"])
+@pytest.mark.parametrize("similarity", ["cosine", "l2"])
+def test_whole_weights_decide_where_they_are_asked_for(serial_server: Make, similarity: str, origin: str) -> None:
+    """The E-step against the centres of the round before, from collected models; who is absent stays."""
+    words = [f"method.similarity={similarity}", f"method.origin={origin}", "method.tuning=none"]
+    server = serial_server(*words, "local.steps=3", "participation.count=8", "method.clusters=3")
+    method, fed = fedac(server), server.fed
+    for number in (1, 2):
+        server.run_round(number)
+    state, cohort = method.state, server._cohort(3)
+    centres, clusters, before = state.centres[:, : fed.layout.parameters], state.clusters, state.assignment.copy()
+    server.run_round(3)
+    assert state.low_rank is not None
+    models = fed.collect(cohort).astype(np.float64)
+    seen_from = {"initial": fed.initial[: fed.layout.parameters], "mean": state.low_rank.mean, "none": 0.0}[origin]
+    if similarity == "l2":
+        expected = np.linalg.norm(models[:, None] - centres[None], axis=2).argmin(axis=1)
+    else:
+        expected = cosine(models - seen_from, centres.astype(np.float64) - seen_from).argmax(axis=1)
+    assert len(set(expected)) > 1
+    assert np.array_equal(state.assignment[cohort], clusters[expected])
+    absent = np.setdiff1d(np.arange(20), cohort)
+    assert np.array_equal(state.assignment[absent], before[absent])
+
+
+def test_the_similarities_do_not_always_agree(serial_server: Make) -> None:
+    found = {}
+    for similarity in ("lrcos", "cosine", "l2"):
+        words = [f"method.similarity={similarity}", "method.tuning=none", "partition.samples=[20, 80]"]
+        server = serial_server(*words, *QUICK)
+        for number in (1, 2, 3):
+            server.run_round(number)
+        found[similarity] = fedac(server).state.assignment.tolist()
+    assert found["l2"] != found["lrcos"]
+
+
+def test_whole_weights_that_are_compared_are_those_that_travel_for_the_means(serial_server: Make) -> None:
+    traffic = {}
+    for similarity in ("lrcos", "cosine", "l2"):
+        server = serial_server(f"method.similarity={similarity}", "local.steps=1", "method.tuning=none")
+        summaries = [server.run_round(number).summary for number in (1, 2)]
+        traffic[similarity] = [(s["bytes_up"], s["bytes_down"]) for s in summaries]
+    assert traffic["cosine"] == traffic["l2"] == traffic["lrcos"]
+
+
+def test_absent_clients_are_asked_for_nothing_when_the_map_is_new(serial_server: Make) -> None:
+    """The server projects the models it has; a client gets the map when it takes part again."""
+    words = ["method.components=3", "method.pca_every=2", "method.tuning=none", "local.steps=1"]
+    server = serial_server(*words, "participation.count=5")
+    fed, model = server.fed, server.fed.layout.size * 4
+    map_bytes, sketch = 3 * fed.layout.parameters * 4, (3 + 1) * 8
+    for number in range(1, 6):
+        new_map = (number - 1) % 2 == 0
+        cohort, before = server._cohort(number), fed._has_map[1].copy()
+        state = fedac(server).state
+        in_a_cluster = int((state.assignment[cohort] != NO_CLUSTER).sum())
+        summary = server.run_round(number).summary
+        assert summary["bytes_up"] == 5 * (model + sketch)
+        get_it = 5 if new_map else int((~before[cohort]).sum())
+        head = (fed.layout.head.stop - fed.layout.head.start) * 4
+        assert summary["bytes_down"] == get_it * map_bytes + 5 * (model - head) + in_a_cluster * model
+        # And still everyone's sketch is that of the model it sent last, under the map of today.
+        seen = np.flatnonzero(state.assignment != NO_CLUSTER)
+        assert state.low_rank is not None
+        expected = project_all(state.low_rank, list(fed.collect(seen)), fed.initial[: fed.layout.parameters])
+        if new_map:
+            assert len(seen) > 5 or number == 1
+            np.testing.assert_array_equal(state.sketches[seen], expected)
+
+
+def test_the_server_cannot_project_models_that_it_has_not_got(serial_server: Make) -> None:
+    server = serial_server("local.steps=1", "method.components=3")
+    server.run_round(1)
+    low_rank = fedac(server).state.low_rank
+    assert low_rank is not None
+    server.fed.begin_round(2)
+    server.fed.train(np.array([3]), keep=True)
+    with pytest.raises(ValueError, match=r"has not got the latest models of all of the clients \[3, 4\]"):
+        server.fed.project(np.array([3, 4, 5]), low_rank, present=np.array([5]))
 
 
 def test_the_similarity_matrix_comes_on_request(serial_server: Make) -> None:
@@ -136,6 +239,38 @@ def test_the_similarity_matrix_comes_on_request(serial_server: Make) -> None:
     same = truth[:, None] == truth[None]
     assert matrix[same].mean() > matrix[~same].mean() + 0.2
     assert "similarity" not in serial_server("local.steps=1").run_round(1).extras
+
+
+@pytest.mark.parametrize("origin", ["initial", "none"])
+def test_the_matrix_is_of_the_similarity_asked_for(
+    serial_server: Make, origin: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the models before the last round's fine-tuning, whatever number of them is compared at once."""
+    monkeypatch.setattr("rayfl.methods.fedac.COMPARED", 3)
+    words = ["method.report_similarity=true", f"method.origin={origin}", "local.steps=2", "participation.count=7"]
+    for similarity, name in (("cosine", "similarity"), ("l2", "distance")):
+        tuned = serial_server(*words, f"method.similarity={similarity}", "rounds=1", "method.finetune=true")
+        server = serial_server(*words, f"method.similarity={similarity}")
+        record, fed = server.run_round(1), server.fed
+        matrix = np.array(record.extras[name])
+        models = np.repeat(fed.initial[None, : fed.layout.parameters], 20, axis=0).astype(np.float64)
+        cohort = server._cohort(1)
+        models[cohort] = fed.collect(cohort)
+        if similarity == "l2":
+            expected = np.linalg.norm(models[:, None] - models[None], axis=2)
+        else:
+            seen_from = models[np.setdiff1d(np.arange(20), cohort)[0]] if origin == "initial" else 0.0
+            expected = cosine(models - seen_from, models - seen_from)
+        np.testing.assert_allclose(matrix, expected, atol=1e-4)
+        other = tuned.run_round(1)
+        assert np.array_equal(other.extras[name], matrix)
+        assert other.summary["bytes_up"] == record.summary["bytes_up"]
+
+
+def test_a_matrix_of_too_many_clients_is_refused() -> None:
+    words = ["method.report_similarity=true", "partition.clients=501", "federation=serial"]
+    with pytest.raises(InputError, match=r"method\.report_similarity=True: a matrix of 501 clients .* at most 500"):
+        prepare(load_config(None, words))
 
 
 def test_accuracy_is_the_personal_models_and_the_centres_stand_beside_it(serial_server: Make) -> None:

@@ -32,7 +32,7 @@ def fuzzed(examples: int) -> settings:
         max_examples=examples * MORE,
         derandomize=MORE == 1,
         database=None,
-        deadline=timedelta(seconds=20),  # a hang, not a slow machine
+        deadline=timedelta(seconds=90),  # a hang, not a slow machine
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
     )
 
@@ -98,7 +98,7 @@ def value_for(key: str) -> st.SearchStrategy[Any]:
         allowed = list(ZOO)
     if key == "method.addons":
         allowed = [[name] for name in ADDONS]
-    if key in ("partition.samples", "partition.cluster_sizes"):
+    if key in ("partition.samples", "partition.cluster_sizes", "partition.angles"):
         return st.lists(NUMBERS, max_size=4) | VALUES
     likely = st.sampled_from(allowed) if allowed else NUMBERS
     return st.one_of(likely, likely, VALUES)
@@ -174,6 +174,7 @@ def coherent_configs(draw: st.DrawFn) -> dict[str, Any]:
     keys = [key for key, _ in keys_of(METHODS[method].Options, "method.") if key.count(".") == 1]
     keys += [f"partition.{key}" for key in PARTITION_KEYS[kind]]
     keys += [f"model.options.{key}" for key in ZOO[model].options]
+    keys += ["partition.validation", "partition.public"]
     keys += ["partition.test", "local.batch_size", "local.lr", "local.momentum", "local.weight_decay", "data.limit"]
     keys += ["local.steps", "local.epochs", "participation.fraction", "participation.count", "training", "seed"]
     keys += ["rounds", "evaluate.every", "state.memory_mb", "output.checkpoint_every"]

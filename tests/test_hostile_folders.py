@@ -134,7 +134,7 @@ def test_a_folder_is_given_to_only_one_of_many_who_want_it(tmp_path: Path) -> No
 
         def claim(storage: Storage, gate: threading.Barrier = gate, won: list[bool] = won) -> None:
             gate.wait(10)
-            won.append(storage.claim())
+            won.append(storage.claim("first", b"there"))
 
         threads = [threading.Thread(target=claim, args=(Storage(tmp_path / str(attempt)),)) for _ in range(8)]
         for thread in threads:

@@ -10,7 +10,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from faults import Driver, Nodes, actors, disturbed, nodes, rounds_in, undisturbed, wait_until
+from chaos import disturbed, undisturbed
+from faults import Driver, Nodes, actors, nodes, rounds_in, wait_until
 from tables import assert_same, recoveries
 
 from rayfl.config import load_config
@@ -167,14 +168,14 @@ def test_when_too_little_is_left_the_run_stops_and_can_be_resumed(tmp_path: Path
 @pytest.mark.parametrize(("method", "seed"), [("fedavg", 1), ("fedac", 2), ("sr_fca", 3)])
 def test_random_faults_leave_no_trace(method: str, seed: int, chaos_cluster: Nodes, tmp_path: Path) -> None:
     """A handful of what `make chaos` does."""
-    run, deeds = disturbed(method, chaos_cluster, tmp_path / "disturbed", 2, Random(seed))
-    assert deeds
+    run, scene = disturbed(method, chaos_cluster, tmp_path / "disturbed", 2, Random(seed))
+    assert scene.deeds
     assert_same(undisturbed(method, tmp_path), run)
 
 
 @pytest.fixture(scope="module")
 def chaos_cluster() -> Iterator[Nodes]:
-    with nodes(3, num_cpus=2) as made:
+    with nodes(2, num_cpus=2) as made:
         yield made
 
 

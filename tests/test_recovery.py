@@ -22,6 +22,7 @@ from rayfl.simulation import resume, simulate
 SMALL = ["local.steps=3", "local.lr=0.1", "participation.fraction=0.6", "rounds=8"]
 FEDAC = [*SMALL, "method.tune_from=2", "method.tune_every=2"]
 SR_FCA = [*SMALL, "method.name=sr_fca", "method.one_shot_rounds=2", "method.refine_rounds=2"]
+MOMENTUM = [*SMALL, "method.name=fedavg", "local.momentum=0.9", "local.keep_momentum=true"]
 
 
 class Saboteur(Screen):
@@ -87,6 +88,7 @@ FAULTS: dict[str, tuple[list[str], dict[int, Callable[[], None]], str]] = {
     "a client actor between two rounds": (FEDAC, {3: lambda: kill_clients(1)}, r"1 of 2 client actors"),
     "a client actor in the middle of a round": (FEDAC, {3: soon(lambda: kill_clients(1), 0.1)}, r"1 of 2 client"),
     "every client actor": (SR_FCA, {5: lambda: kill_clients(99)}, r"2 of 2 client actors"),
+    "client actors whose clients keep only their momentum": (MOMENTUM, {4: lambda: kill_clients(1)}, r"1 of 2 client"),
     "the server actor": (FEDAC, {4: kill_server}, r"the server actor"),
     "everybody at once": (SR_FCA, {3: soon(kill_all, 0.05)}, r"the server actor and 2 of 2"),
     "two losses in a row": (
@@ -141,14 +143,15 @@ from pathlib import Path
 from torch import nn
 
 class Net(nn.Module):
+    calls = 0
+
     def __init__(self, classes):
         super().__init__()
         self.head = nn.Linear(64, classes)
-        self.calls = 0
 
     def forward(self, x):
-        self.calls += self.training
-        if self.calls > 30 and not Path(PATH).exists():
+        Net.calls += self.training
+        if Net.calls > 30 and not Path(PATH).exists():
             os._exit(7)
         return self.head(x.flatten(1))
 """.replace("PATH", repr(str(tmp_path / "mended"))),
@@ -195,15 +198,16 @@ class Leaving(FedAvg):
         if self.fed.round == 2:
             sys.exit(0)
 
+CALLS = {}
+
 class Net(nn.Module):
     def __init__(self, classes):
         super().__init__()
         self.head = nn.Linear(64, classes)
-        self.calls = 0
 
     def forward(self, x):
-        self.calls += 1
-        if self.calls > 5 and self.training == self.leaves_in_training:
+        CALLS[id(self)] = CALLS.get(id(self), 0) + 1
+        if CALLS[id(self)] > 5 and self.training == self.leaves_in_training:
             sys.exit(0)
         return self.head(x.flatten(1))
 
@@ -225,7 +229,7 @@ def test_sys_exit_in_a_users_code_is_an_error_of_that_code_and_neither_an_end_no
     screen = Saboteur({})
     words = [f"output.dir={tmp_path}", "name=a", "method.name=fedavg", "training=loop", "rounds=3", "ray.actors=1"]
     config = load_config(None, [*words, f"federation={federation}", "output.checkpoint_every=1", word])
-    resumable = rf"once that is mended, go on after round \d with: rayfl resume {tmp_path}/a$"
+    resumable = rf"once that is fixed, go on after round \d with: rayfl resume {tmp_path}/a$"
     with pytest.raises(RayflError, match=told + resumable) as error:
         simulate(config, screen)
     assert error.value.exit_code == 1
@@ -254,7 +258,7 @@ class Wrong(FedAvg):
     with pytest.raises(
         MethodError,
         match=r"method\.name=wrong:Wrong failed in round 3:\nTraceback(.|\n)*KeyError: 'the cat ate it'\n"
-        rf"once that is mended, go on after round 2 with: rayfl resume {tmp_path}/a$",
+        rf"once that is fixed, go on after round 2 with: rayfl resume {tmp_path}/a$",
     ):
         simulate(load_config(None, words), Saboteur({}))
     (tmp_path / "mended").touch()

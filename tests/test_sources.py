@@ -14,6 +14,7 @@ from PIL import Image
 from rayfl.config import DataConfig, PartitionConfig
 from rayfl.data import Dataset, Transform, make_partition
 from rayfl.data import sources as sources_module
+from rayfl.data.dataset import rotated
 from rayfl.data.sources import load_dataset
 from rayfl.errors import InputError
 
@@ -97,6 +98,43 @@ def test_an_empty_batch_keeps_its_shape() -> None:
     assert inputs.shape == (0, 1, 2, 2) and labels.shape == (0,)
 
 
+# --- rotations by any angle
+
+
+def test_a_rotation_by_a_whole_number_of_quarter_turns_is_that_turn() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (3, 2, 7, 7)).astype(np.uint8)
+    for turns in range(4):
+        assert np.array_equal(rotated(images, 90.0 * turns), np.rot90(images, turns, axes=(2, 3)))
+
+
+def test_a_rotation_by_45_degrees_by_hand() -> None:
+    # One white pixel in the middle. The pixel above it comes from (0.7071, 0.7071) off the middle, whose share there
+    # is (1 - 0.7071)^2 = 0.0858, and 0.0858 * 255 = 21.9. The corners come from 1.4142 off: nothing is there.
+    image = np.zeros((1, 1, 3, 3), np.uint8)
+    image[0, 0, 1, 1] = 255
+    assert rotated(image, 45.0)[0, 0].tolist() == [[0, 22, 0], [22, 255, 22], [0, 22, 0]]
+
+
+@pytest.mark.parametrize("degrees", [0.5, 30.0, 61.7, 89.0])
+def test_rotations_are_bilinear_and_against_the_clock(degrees: float) -> None:
+    from scipy.ndimage import rotate
+
+    images = np.random.default_rng(1).integers(0, 256, (4, 3, 16, 16)).astype(np.uint8)
+    exact = rotate(images.astype(float), degrees, axes=(2, 3), reshape=False, order=1, mode="grid-constant")
+    assert np.abs(rotated(images, degrees) - exact).max() < 2  # weights are whole 256ths
+
+
+def test_turns_and_degrees_of_a_transform_add_up_and_a_batch_is_the_sum_of_its_samples() -> None:
+    dataset = read_only(load("digits"))
+    transform = Transform(turns=1, degrees=30.0)
+    inputs, _ = dataset.batch(np.arange(8), transform)
+    raw = rotated(np.ascontiguousarray(np.rot90(dataset.inputs[:8], axes=(2, 3))), 30.0)
+    assert np.array_equal(inputs.numpy(), raw * dataset.scale[0] + dataset.shift[0])
+    assert torch.equal(torch.cat([dataset.batch([i], transform)[0] for i in range(8)]), inputs)
+    # Turning by 120 degrees at once is nearly the same: only the interpolation differs.
+    assert np.abs(rotated(dataset.inputs[:8], 120.0).astype(int) - raw.astype(int)).max() <= 2
+
+
 # --- digits and data.limit
 
 
@@ -139,7 +177,7 @@ def grey(n: int) -> np.ndarray:
     return (np.arange(n * 6).reshape(n, 2, 3) % 256).astype(np.uint8)
 
 
-def test_npz_counts_validation_as_training(tmp_path: Path) -> None:
+def test_npz_tells_training_validation_and_test_apart(tmp_path: Path) -> None:
     path = save_npz(
         tmp_path / "a.npz",
         train_images=grey(4),
@@ -153,6 +191,8 @@ def test_npz_counts_validation_as_training(tmp_path: Path) -> None:
     assert dataset.inputs.shape == (9, 1, 2, 3)
     assert dataset.labels.tolist() == [0, 1, 2, 0, 1, 2, 0, 1, 2]
     assert dataset.is_test.tolist() == [False] * 6 + [True] * 3
+    assert dataset.is_validation is not None
+    assert dataset.is_validation.tolist() == [False] * 4 + [True] * 2 + [False] * 3
     raw = np.concatenate([grey(4), grey(2)])
     assert dataset.scale[0] == pytest.approx(1 / raw.std())
     assert dataset.shift[0] == pytest.approx(-raw.mean() / raw.std())
@@ -221,7 +261,7 @@ def test_parquet_takes_numeric_columns_and_sorts_string_labels(tmp_path: Path) -
     dataset = load("parquet", save(table(), tmp_path / "a.parquet"), column="who")
     assert dataset.kind == "vector" and dataset.input_shape == (2,) and dataset.inputs.dtype == np.float32
     assert dataset.labels.tolist() == [1, 0] * 4
-    assert dataset.is_test.tolist() == [False] * 6 + [True] * 2
+    assert dataset.is_test.tolist() == [False] * 6 + [True] * 2 and dataset.is_validation is None
     assert dataset.owner is not None and dataset.owner.tolist() == [1, 1, 0, 0] * 2
     assert dataset.owner_names == ("3", "7")
     inputs, _ = dataset.batch(np.arange(6))
@@ -294,6 +334,51 @@ def test_an_image_folder_may_have_its_own_test_split(tmp_path: Path) -> None:
     assert dataset.labels.tolist() == [0, 1, 0, 1] and dataset.is_test.tolist() == [False, False, True, True]
     assert dataset.inputs[0, :, 0, 0].tolist() == [7, 0, 255]
     assert dataset.inputs[2, :, 0, 0].tolist() == [9, 9, 9]
+    assert dataset.is_validation is None
+
+
+def test_val_of_an_image_folder_and_of_a_table_is_for_validation(tmp_path: Path) -> None:
+    for name in ["train/cat/1.png", "train/dog/1.png", "val/dog/1.png", "test/cat/1.png"]:
+        save_image(tmp_path / name, 7)
+    frame = table().assign(split=["train"] * 4 + ["val"] * 2 + ["test"] * 2)
+    for dataset, validation in [
+        (load("image_folder", tmp_path), [False, False, True, False]),
+        (load("parquet", save(frame, tmp_path / "a.parquet")), [False] * 4 + [True] * 2 + [False] * 2),
+    ]:
+        assert dataset.is_validation is not None and dataset.is_validation.tolist() == validation
+        assert not (dataset.is_test & dataset.is_validation).any()
+    few = load("parquet", tmp_path / "a.parquet", limit=7)
+    assert few.is_validation is not None and len(few.is_validation) == 7
+
+
+# --- data.normalise
+
+
+def test_pixels_are_standard_halved_or_left_between_0_and_1(tmp_path: Path) -> None:
+    images = np.array([[[0, 51]], [[102, 255]]], np.uint8)
+    path = save_npz(tmp_path / "a.npz", train_images=images, train_labels=np.array([0, 1]))
+    seen = {how: load("npz", path, normalise=how).batch([0, 1])[0].flatten() for how in ("standard", "half", "none")}
+    assert seen["none"].tolist() == pytest.approx([0, 0.2, 0.4, 1])
+    assert seen["half"].tolist() == pytest.approx([-1, -0.6, -0.2, 1], abs=1e-6)
+    assert seen["standard"].mean() == pytest.approx(0, abs=1e-6)
+    assert torch.equal(seen["standard"], load("npz", path).batch([0, 1])[0].flatten())  # the default
+
+
+def test_features_may_be_left_as_they_are_and_only_pixels_are_halved(tmp_path: Path) -> None:
+    path = save(table(), tmp_path / "a.parquet")
+    inputs, _ = load("parquet", path, column="who", normalise="none").batch([0, 3])
+    assert inputs.tolist() == [[0, 0], [4.5, 3]]
+    for source in ("parquet", "text"):
+        with pytest.raises(ValueError, match=r"data\.normalise=half is for the pixels of images.*use standard or none"):
+            DataConfig(source=source, path=str(path), normalise="half")
+
+
+def test_text_is_never_changed(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("hello world" * 3)
+    plain, none = (
+        load("text", tmp_path / "a.txt", window=5, normalise=how).batch([0, 1])[0] for how in ("standard", "none")
+    )
+    assert torch.equal(plain, none)
 
 
 def test_images_of_two_sizes_or_damaged_ones_are_told_by_name(tmp_path: Path) -> None:
@@ -453,3 +538,4 @@ def test_shakespeares_roles_are_natural_clients() -> None:
 def test_medical_images_are_read_from_npz() -> None:
     dataset = load("npz", Path(os.environ["RAYFL_DATA"]) / "pneumoniamnist.npz")
     assert len(dataset) == 5856 and dataset.is_test.sum() == 624 and dataset.classes == 2
+    assert dataset.is_validation is not None and dataset.is_validation.sum() == 524

@@ -1,6 +1,6 @@
 """Several fixed models on one data set: the same as each model loaded and run by itself."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,15 +21,6 @@ CLASSES, VOCABULARY = 5, 11
 def stacked_losses(*arguments: Any) -> torch.Tensor:
     """Mean losses per sample, as the federation gives them."""
     return sample_losses(*arguments).mean(1)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """As in workers; with more, tiny products spend their time waiting for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def make(name: str, models: int = 3, samples: int = 4) -> tuple[FlatModel, torch.Tensor, torch.Tensor]:

@@ -4,7 +4,7 @@ Everything goes through `train`: one step of plain SGD with lr = 1 moves the par
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -21,15 +21,6 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 Objective = Callable[[torch.Tensor], torch.Tensor]
 
 TAU, WEIGHT, OWN = 0.5, 0.8, 1
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """As in workers; with more, tiny products spend their time waiting for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def network() -> nn.Module:

@@ -1,4 +1,4 @@
-"""The traps that public code of these methods fell into (METHODS.md, last section): one claim each that we did not."""
+"""The traps that public code of these methods fell into: one claim each that we did not."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from rayfl.clustering import bipartition, cosine
 from rayfl.config import DataConfig, PartitionConfig, load_config
 from rayfl.data import make_partition
 from rayfl.data.sources import load_dataset
@@ -293,3 +294,101 @@ def test_a_threshold_means_the_same_for_any_number_of_samples() -> None:
     first, third = one_shot(1, few_edges), one_shot(3, few_edges)
     assert np.array_equal(third.assignment, first.assignment)
     assert 7 <= len(np.unique(first.assignment)) < 12  # five edges; with losses of a third they would be all
+
+
+# -- "from the second split on, CFL's clusters held positions inside the cluster that was split, not client numbers" -
+
+
+def test_cfls_second_split_keeps_client_numbers(small: Make) -> None:
+    """Every cluster of at least four is split in every round after the first; so the second splits parts of a part."""
+    server = small("cfl", "method.warmup=1", "method.eps1=100", "method.eps2=1e-6")
+    fed = server.fed
+    server.run_round(1)
+    centres, before = server.method.state.centres.copy(), assigned(server)
+    splits_of_parts = 0
+    for number in (2, 3, 4):
+        server.run_round(number)
+        after, models = assigned(server), fed.collect(EVERYONE)
+        updates = (models - centres[before][:, : fed.layout.parameters]).astype(np.float64)
+        for cluster in np.unique(before):
+            members = np.flatnonzero(before == cluster)
+            if len(members) < 4:
+                assert (after[members] == cluster).all()
+                continue
+            halves = bipartition(cosine(updates[members], updates[members]))
+            stay, leave = members[halves == 0], members[halves == 1]
+            assert (after[stay] == cluster).all()
+            assert len(set(after[leave])) == 1
+            assert after[leave[0]] not in before
+            splits_of_parts += int(not np.array_equal(members, np.arange(len(members))))
+        for cluster in np.unique(after):
+            mine = after == cluster
+            expected = np.average(models[mine].astype(np.float64), axis=0, weights=fed.n_train[mine])
+            close(server.method.state.centres[cluster, : fed.layout.parameters], expected)
+        centres, before = server.method.state.centres.copy(), after
+    assert splits_of_parts >= 1  # of clusters whose clients' numbers are not their positions
+
+
+# -- "RECLUSTER dropped a cluster and numbered the others anew, but not their models" --------------------------------
+
+
+def test_a_cluster_that_recluster_empties_takes_its_model_with_it(small: Make) -> None:
+    server = small("sr_fca", "method.one_shot_rounds=2", "method.smallest=1", "method.threshold=1e-6")
+    server.run_round(1), server.run_round(2)
+    method, fed = server.method, server.fed
+    state = method.state
+    assert isinstance(state, SRFCAState)
+    alone = state.alone.copy()
+    useless = alone[0] * 30.0  # sure of itself, and wrong on most
+    state.centres = np.stack([useless, alone[:6].mean(axis=0), alone[6:].mean(axis=0)])
+    state.assignment[:] = np.repeat([0, 1, 2], 4)
+    losses = fed.losses(EVERYONE, state.centres)
+    centres = state.centres.copy()
+    method._recluster_and_merge()  # type: ignore[attr-defined]
+    assert (losses.argmin(axis=1) > 0).all()
+    assert len(state.centres) == 2  # the first is gone, and nothing is near enough to merge
+    close(state.centres, centres[1:])
+    assert set(state.assignment) == {0, 1}
+
+
+# -- "the least loss of a sample was looked for along the samples, not along the models" -----------------------------
+
+
+def test_shares_of_least_loss_are_counted_over_models_for_each_sample(small: Make) -> None:
+    fed = small("fedsoft", "method.clusters=3", "partition.samples=[20, 40]").fed
+    assert isinstance(fed, SerialFederation)
+    worker, centres = fed._worker, fed.initial_models(3)
+    found = fed.shares_of_least_loss(np.array([3, 8]), centres)
+    for row, client in enumerate((3, 8)):
+        inputs, labels = worker._samples(client, worker.partition.train_of(client))
+        each = []
+        for centre in centres:
+            worker.model.load(centre)
+            with torch.no_grad():
+                each.append(cross_entropy(worker.model.module.eval()(inputs), labels, reduction="none"))
+        best = torch.stack(each).argmin(dim=0)
+        assert len(best) == len(labels)
+        np.testing.assert_allclose(found[row], np.bincount(best.numpy(), minlength=3) / len(labels))
+
+
+# -- "CAM's clients were assigned by the training accuracy of the cluster's model alone, on ten batches" -------------
+
+
+def test_cams_clients_are_assigned_by_the_loss_of_the_sum_on_all_their_data(small: Make) -> None:
+    server = small("ifca", "method.clusters=3", "method.addons=[cam]", "method.cam.warmup=1", "local.batch_size=2")
+    server.run_round(1), server.run_round(2)
+    fed, state = server.fed, server.method.state
+    assert isinstance(fed, SerialFederation)
+    worker, centres, shared = fed._worker, state.centres.copy(), state.shared.copy()
+    expected = []
+    for client in EVERYONE.tolist():
+        inputs, labels = worker._samples(client, worker.partition.train_of(client))
+        assert len(labels) > 10 * 2
+        outputs = []
+        for vector in (shared, *centres):
+            worker.model.load(vector)
+            with torch.no_grad():
+                outputs.append(worker.model.module.eval()(inputs))
+        expected.append(int(np.argmin([float(cross_entropy(outputs[0] + own, labels)) for own in outputs[1:]])))
+    server.run_round(3)
+    assert assigned(server).tolist() == expected

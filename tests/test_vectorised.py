@@ -1,7 +1,7 @@
 """The vectorised trainer: what the loop gives for each client, and the same bits in whatever company."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, ClassVar
 
@@ -21,15 +21,6 @@ from rayfl.training.trainee import Trainee
 from rayfl.training.vectorised import DENSE_GROUP, GROUP, train_together
 
 CLASSES, VOCABULARY, LR = 5, 11, 0.05
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """As in workers."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def of_the_zoo(name: str) -> FlatModel:
@@ -130,7 +121,6 @@ class Own(nn.Module):
     """A user's network: frozen weights, a constant, noise by a function, samples that see each other, tied weights."""
 
     constant: torch.Tensor
-    calls: torch.Tensor
 
     def __init__(self) -> None:
         super().__init__()
@@ -139,10 +129,8 @@ class Own(nn.Module):
         self.again.weight = self.second.weight
         self.second.weight.requires_grad_(False)
         self.register_buffer("constant", torch.tensor(0.5), persistent=False)
-        self.register_buffer("calls", torch.tensor(0))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        self.calls += 1
         hidden = F.dropout(self.first(inputs.flatten(1)[:, :8]).tanh(), 0.3, self.training)
         hidden = self.again(self.second(hidden) + self.constant * (hidden - hidden.mean(0)))
         return self.head(hidden.relu())
@@ -365,7 +353,7 @@ NOISE = np.random.default_rng(0)
         (lambda: Refused(lambda x: x if x.sum() > 0 else -x), "control flow"),
         (lambda: Refused(lambda x: x + torch.rand_like(x)), "random"),
         (lambda: Refused(lambda x: x + torch.from_numpy(NOISE.normal(size=x.shape)).float()), "random"),
-        (lambda: Refused(nn.Identity(), nn.BatchNorm1d(3, momentum=None)), "momentum=None"),
+        (lambda: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64, momentum=None), nn.Linear(64, CLASSES)), "1.num_batch"),
         (lambda: nn.Sequential(nn.Dropout2d(), nn.Flatten(), nn.Linear(64, CLASSES)), "random"),
         (lambda: Refused(lambda x: F.dropout(x.t(), 0.5).t()), "not that of the loop"),
     ],

@@ -18,7 +18,7 @@ from rayfl.errors import InputError
 
 _MOST_DOTS = 120  # clients; beyond, dots would touch and a heat map says more
 _CLUSTER_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6bb1", "#7f7f7f")
-_TRAIN, _TEST, _INK = "#3b4a5a", "#a9b8c6", "#30363d"
+_TRAIN, _VALIDATION, _TEST, _INK = "#3b4a5a", "#6f8296", "#a9b8c6", "#30363d"
 _HEAT = LinearSegmentedColormap.from_list("share", ["#ffffff", "#b9d7ea", "#3182bd", "#08306b"])
 
 
@@ -46,7 +46,7 @@ def draw_partition(partition: Partition, dataset: Dataset, path: str | Path) -> 
     rows = figure.subplots(2, 1, sharex=True, height_ratios=[1, max(2.0, height - 2.6)])
     sizes, classes = rows[0], rows[1]
 
-    _draw_sizes(sizes, partition.n_train[order], partition.n_test[order])
+    _draw_sizes(sizes, partition.n_train[order], partition.n_validation[order], partition.n_test[order])
     if partition.clients <= _MOST_DOTS:
         _draw_dots(classes, counts, None if clusters is None else clusters[order])
     else:
@@ -79,9 +79,11 @@ def draw_partition(partition: Partition, dataset: Dataset, path: str | Path) -> 
     return Path(path)
 
 
-def _draw_sizes(axes: Axes, n_train: np.ndarray, n_test: np.ndarray) -> None:
+def _draw_sizes(axes: Axes, n_train: np.ndarray, n_validation: np.ndarray, n_test: np.ndarray) -> None:
     edges = np.arange(len(n_train) + 1) - 0.5
-    axes.stairs(n_train + n_test, edges, fill=True, color=_TEST, label="test")
+    axes.stairs(n_train + n_validation + n_test, edges, fill=True, color=_TEST, label="test")
+    if n_validation.any():
+        axes.stairs(n_train + n_validation, edges, fill=True, color=_VALIDATION, label="validation")
     axes.stairs(n_train, edges, fill=True, color=_TRAIN, label="train")
     axes.set_ylabel("samples")
     axes.set_ylim(bottom=0)
@@ -89,7 +91,7 @@ def _draw_sizes(axes: Axes, n_train: np.ndarray, n_test: np.ndarray) -> None:
     axes.legend(
         loc="lower right",
         bbox_to_anchor=(1, 1),
-        ncols=2,
+        ncols=3,
         frameon=False,
         fontsize=8,
         reverse=True,
@@ -138,4 +140,5 @@ def _transform_name(transform: Transform) -> str:
         return "labels permuted"
     if transform.invert:
         return "inverted"
-    return f"turned by {90 * transform.turns}°" if transform.turns else "as it is"
+    angle = 90 * transform.turns + transform.degrees
+    return f"turned by {angle:g}°" if angle else "as it is"

@@ -12,7 +12,7 @@ than that the threshold alone gave 8 false alarms in 81, with the centred view o
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import scipy
@@ -23,6 +23,9 @@ from rayfl.clustering.similarity import Floats, cosine_distances, l2_distances, 
 NO_CLUSTER = -1
 
 Labels = NDArray[np.int64]
+
+#: Which distance goes into G_c: the plain L2 norm, or its square as Algorithm 3 prints it.
+GranularityNorm = Literal["l2", "squared"]
 
 
 # -- the paper's rule --------------------------------------------------------------------------------------
@@ -39,8 +42,8 @@ class Decisions:
 def granularity(intra: Floats, centre_distances: Floats) -> Floats:
     """Return G_c of each cluster (Algorithm 3, lines 2 to 4): its spread over its distance from the others.
 
-    `intra` (K,) holds the members' mean squared L2 distance from their centre, `centre_distances` (K, K) the
-    squared ones between centres. Without spread G_c is 0, wherever the others are; K = 1 has none: NaN.
+    `intra` (K,) holds how far the members are from their centre, `centre_distances` (K, K) how far the centres are
+    from each other, both in one norm. Without spread G_c is 0, wherever the others are; K = 1 has none: NaN.
 
     >>> granularity(np.array([1.0, 0.0, 4.0]), np.array([[0.0, 4, 4], [4, 0, 16], [4, 16, 0]])).tolist()
     [0.25, 0.0, 0.4]
@@ -50,6 +53,15 @@ def granularity(intra: Floats, centre_distances: Floats) -> Floats:
     inter = centre_distances.sum(axis=1) / (len(intra) - 1)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(intra == 0, 0.0, intra / inter)
+
+
+def in_norm(squared: Floats, norm: GranularityNorm) -> Floats:
+    """Return squared distances in the norm asked for; of a mean of squares, l2 is the root mean square.
+
+    >>> in_norm(np.array([4.0, 9.0]), "l2").tolist(), in_norm(np.array([4.0]), "squared").tolist()
+    ([2.0, 3.0], [4.0])
+    """
+    return np.sqrt(squared) if norm == "l2" else squared
 
 
 def granularity_decisions(intra: Floats, centre_distances: Floats, lower: float = 0.2, upper: float = 0.8) -> Decisions:
@@ -105,17 +117,19 @@ def tune_by_granularity(
     lower: float = 0.2,
     upper: float = 0.8,
     fresh: int | None = None,
+    norm: GranularityNorm = "l2",
 ) -> Labels:
     """Return the assignment after one cluster number tuning by the paper's rule.
 
     `clusters` (K,) are the numbers that `intra` and `centre_distances` belong to; splits go by the `sketches`
     (m, D). Empty clusters vanish and count in no average. The larger half of a split keeps the number, the
     other is numbered from `fresh` (one above all of `clusters`, if not given). K = 1 has no G_c: it splits if
-    both halves would stand, with G_c inside [lower, upper] as measured on the sketches.
+    both halves would stand, with G_c inside [lower, upper] as measured on the sketches, in the `norm` of the
+    distances given.
 
     >>> points = np.array([[1.0, 0.0], [1.1, 0.0], [0.0, 1.0], [0.0, 1.1]])
     >>> assignment, clusters = np.array([0, 0, 1, 1]), np.array([0, 1])
-    >>> intra, apart = np.array([0.01, 0.01]), np.array([[0.0, 2.2], [2.2, 0.0]])
+    >>> intra, apart = np.array([0.05, 0.05]), np.array([[0.0, 1.48], [1.48, 0.0]])
     >>> tune_by_granularity(assignment, clusters, intra, apart, points).tolist()
     [1, 1, 1, 1]
     """
@@ -127,7 +141,7 @@ def tune_by_granularity(
         return tuned
     if len(clusters) == 1:
         members = np.flatnonzero(assignment == clusters[0])
-        if _halves_stand(sketches[members], lower, upper):
+        if _halves_stand(sketches[members], lower, upper, norm):
             tuned[members[split_in_two(sketches[members]) == 1]] = fresh
         return tuned
     decisions = granularity_decisions(intra, centre_distances, lower, upper)
@@ -141,14 +155,14 @@ def tune_by_granularity(
     return tuned
 
 
-def _halves_stand(points: Floats, lower: float, upper: float) -> bool:
+def _halves_stand(points: Floats, lower: float, upper: float, norm: GranularityNorm) -> bool:
     halves = split_in_two(points)
     if not halves.any():
         return False
     centres = np.stack([points[halves == half].mean(axis=0) for half in (0, 1)])
     spread = np.square(points - centres[halves]).sum(axis=1)
     intra = np.array([spread[halves == half].mean() for half in (0, 1)])
-    values = granularity(intra, l2_distances(centres, squared=True))
+    values = granularity(in_norm(intra, norm), in_norm(l2_distances(centres, squared=True), norm))
     return bool(np.all((values >= lower) & (values <= upper)))
 
 

@@ -125,17 +125,38 @@ def l2_distances(sketches: Floats, squared: bool = False) -> Floats:
     return distance.squareform(distance.pdist(sketches, "sqeuclidean" if squared else "euclidean"))
 
 
-def squared_distances(vectors: Weights) -> Floats:
-    """Return the squared L2 distances between all rows of (n, dim) weights; dim may be millions.
+def squared_distances(vectors: Weights, others: Weights | None = None) -> Floats:
+    """Return the squared L2 distances between all rows of (n, dim) weights, or from each to every row of `others`.
+
+    By differences, in float64: models of one federation lie close together, far from zero. dim may be millions. No
+    number depends on which other rows there are.
 
     >>> squared_distances(np.float32([[1000, 0, 0], [1000, 3, 4]])).tolist()
     [[0.0, 25.0], [25.0, 0.0]]
+    >>> squared_distances(np.float32([[1000, 0, 0], [1000, 3, 4]]), np.float32([[1000, 3, 0]])).tolist()
+    [[9.0], [16.0]]
     """
-    distances = np.zeros((len(vectors), len(vectors)))
+    distances = np.zeros((len(vectors), len(vectors if others is None else others)))
     for part in _blocks(vectors.shape[1]):
         block = vectors[:, part].astype(np.float64)
-        distances += l2_distances(block, squared=True)
+        if others is None:
+            distances += l2_distances(block, squared=True)
+        else:
+            distances += scipy.spatial.distance.cdist(block, others[:, part].astype(np.float64), "sqeuclidean")
     return distances
+
+
+def cosine_by_distances(between: Floats, from_a: Floats, from_b: Floats) -> Floats:
+    """Return the cosine between every a and b, seen from an origin, by squared distances: the law of cosines.
+
+    `between` (n, k) are those of a from b, `from_a` (n,) and `from_b` (k,) those from the origin.
+
+    >>> cosine_by_distances(np.array([[2.0, 4.0]]), np.array([1.0]), np.array([1.0, 1.0])).tolist()
+    [[0.0, -1.0]]
+    """
+    lengths = np.sqrt(from_a)[:, None] * np.sqrt(from_b)[None]
+    products = (from_a[:, None] + from_b[None] - between) / 2
+    return np.clip(np.divide(products, lengths, out=np.zeros_like(between), where=lengths > 0), -1.0, 1.0)
 
 
 def unit(vectors: Floats) -> Floats:

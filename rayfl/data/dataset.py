@@ -4,8 +4,10 @@ The arrays go once per node into shared memory, so they may be read-only and not
 Where they come from stands in `sources`, who gets which in `partitions`.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -20,12 +22,14 @@ Kind = Literal["image", "vector", "text"]
 class Transform:
     """What sets a planted cluster apart. Applied to each batch on raw values, never stored.
 
-    `turns` are quarter turns against the clock, `labels[c]` is the new label of class c.
+    `turns` are quarter turns against the clock, exact, and `degrees` a further rotation by less than one, which is
+    interpolated; `labels[c]` is the new label of class c.
     """
 
     turns: int = 0
     invert: bool = False
     labels: tuple[int, ...] | None = None
+    degrees: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -33,8 +37,9 @@ class Dataset:
     """All samples. Sample i is row i of `inputs`, or for text the window that starts at `starts[i]`.
 
     `inputs` are uint8 (N, C, H, W) for images, float32 (N, F) for vectors, one stream of character codes (T,)
-    for text. `x * scale + shift`, per channel or feature, has mean 0 and deviation 1 over the samples outside
-    the source's own test split. `owner[i]` numbers the person a sample belongs to, where the source tells.
+    for text. Models see `x * scale + shift`, per channel or feature: by default with mean 0 and deviation 1 over the
+    samples outside the source's own test split. `owner[i]` numbers the person a sample belongs to, where the source
+    tells, and `is_validation` marks its own validation split, where it has one.
     """
 
     inputs: np.ndarray
@@ -48,6 +53,7 @@ class Dataset:
     owner_names: tuple[str, ...] | None = None
     starts: np.ndarray | None = None
     window: int = 0
+    is_validation: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -90,12 +96,59 @@ class Dataset:
             shift, scale = shift[:, None, None], scale[:, None, None]
             if transform is not None and transform.turns % 4:
                 inputs = np.rot90(inputs, transform.turns, axes=(2, 3))
+            if transform is not None and transform.degrees:
+                inputs = rotated(inputs, transform.degrees)
             if transform is not None and transform.invert:
                 inputs = np.bitwise_not(inputs)  # 255 - x
             inputs = inputs.astype(np.float32, order="C")
         inputs *= scale
         inputs += shift
         return torch.from_numpy(inputs), torch.from_numpy(labels)
+
+
+def rotated(images: np.ndarray, degrees: float) -> np.ndarray:
+    """Return uint8 images (N, C, H, W) turned against the clock about their middle, black where nothing was.
+
+    Bilinear interpolation in whole numbers, so that the bits are the same on any machine.
+
+    >>> rotated(np.array([[[[0, 1], [2, 3]]]], np.uint8), 90.0).tolist()
+    [[[[1, 3], [0, 2]]]]
+    """
+    count, channels, height, width = images.shape
+    places, weights = _neighbours(height, width, degrees)
+    flat = images.reshape(count, channels, height * width)
+    # Weights add up to at most 256, so sums stay below 2**16.
+    total = np.full(flat.shape, _WHOLE // 2, np.uint16)
+    for place, weight in zip(places, weights, strict=True):
+        total += flat.take(place, axis=2) * weight
+    return (total // _WHOLE).astype(np.uint8).reshape(images.shape)
+
+
+_WHOLE = 256  # what the weights of a pixel's four neighbours add up to
+
+
+@lru_cache(maxsize=64)
+def _neighbours(height: int, width: int, degrees: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return for each pixel of a turned image the four pixels that it lies between, and their weights (4, H * W)."""
+    angle = math.radians(degrees)
+    cos, sin = math.cos(angle), math.sin(angle)
+    middle_y, middle_x = (height - 1) / 2, (width - 1) / 2
+    y, x = np.divmod(np.arange(height * width), width)
+    y, x = y - middle_y, x - middle_x
+    # Where the pixel comes from; rows are counted downwards. Rounded, since sines may differ in their last bits from
+    # machine to machine.
+    from_y = np.round(middle_y + cos * y + sin * x, 9)
+    from_x = np.round(middle_x - sin * y + cos * x, 9)
+    top, left = np.floor(from_y), np.floor(from_x)
+    down, right = from_y - top, from_x - left
+    rows = np.stack([top, top, top + 1, top + 1]).astype(np.intp)
+    columns = np.stack([left, left + 1, left, left + 1]).astype(np.intp)
+    exact = np.stack([(1 - down) * (1 - right), (1 - down) * right, down * (1 - right), down * right])
+    weights = np.rint(exact * _WHOLE).astype(np.int64)
+    np.put_along_axis(weights, weights.argmax(axis=0)[None], _WHOLE - weights.sum(axis=0) + weights.max(axis=0), axis=0)
+    inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+    places = np.where(inside, rows * width + columns, 0)
+    return places, np.where(inside, weights, 0).astype(np.uint16)
 
 
 def smallest_unsigned(values: np.ndarray, largest: int) -> np.ndarray:

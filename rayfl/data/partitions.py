@@ -3,10 +3,13 @@
 Each kind says how many samples a client gets and which classes it wants, in what proportions; `_Deal` then
 deals from one pool per class, and when a pool runs dry, the client gets more of its other classes. All of it
 is whole-number arithmetic on arrays of clients, so 100,000 clients take seconds and sums are exact.
+
+What a sample may be used for is settled before, in `splits`, so that public, training, validation and test samples are
+disjoint whatever the kind.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -14,10 +17,14 @@ import numpy as np
 
 from rayfl.config import PartitionConfig
 from rayfl.data.dataset import Dataset, Transform
+from rayfl.data.splits import Splits, keeps_validation_share, make_splits
 from rayfl.errors import InputError
+from rayfl.host_memory import POSITION, Need, memory_here, refuse_excess
 from rayfl.randomness import Purpose, generator
 
-_STREAM = 0  # sources draw data.limit from another stream of the same purpose
+# Streams of one purpose, apart so that a validation split changes no bit of the rest. Sources draw data.limit from
+# stream 1, and public samples are drawn from stream 2.
+_STREAM, _VALIDATION_STREAM, _SPLIT_STREAM = 0, 3, 4
 _DISTINCT_TRIES = 50
 
 
@@ -25,14 +32,17 @@ _DISTINCT_TRIES = 50
 class Partition:
     """Who gets which samples, as flat arrays: client i has `train[train_offsets[i] : train_offsets[i + 1]]`.
 
-    `true_cluster` is there where clusters are planted. Client i sees its samples through
-    `transforms[transform_of[i]]`.
+    No sample is in two of `train`, `validation`, `test` and `public`; the last are nobody's. `true_cluster` is there
+    where clusters are planted. Client i sees its samples through `transforms[transform_of[i]]`.
     """
 
     train: np.ndarray
     train_offsets: np.ndarray
     test: np.ndarray
     test_offsets: np.ndarray
+    validation: np.ndarray
+    validation_offsets: np.ndarray
+    public: np.ndarray
     true_cluster: np.ndarray | None = None
     transforms: tuple[Transform, ...] = ()
     transform_of: np.ndarray | None = None
@@ -52,6 +62,11 @@ class Partition:
         """Test samples of each client."""
         return np.diff(self.test_offsets)
 
+    @property
+    def n_validation(self) -> np.ndarray:
+        """Validation samples of each client."""
+        return np.diff(self.validation_offsets)
+
     def train_of(self, client: int) -> np.ndarray:
         """Indices of a client's training samples."""
         return self.train[self.train_offsets[client] : self.train_offsets[client + 1]]
@@ -60,16 +75,24 @@ class Partition:
         """Indices of a client's test samples."""
         return self.test[self.test_offsets[client] : self.test_offsets[client + 1]]
 
+    def validation_of(self, client: int) -> np.ndarray:
+        """Indices of a client's validation samples."""
+        return self.validation[self.validation_offsets[client] : self.validation_offsets[client + 1]]
+
     def transform_for(self, client: int) -> Transform | None:
         """What sets this client's samples apart, if anything does."""
         return None if self.transform_of is None else self.transforms[self.transform_of[client]]
 
-    def label_counts(self, dataset: Dataset, split: Literal["train", "test", "all"] = "train") -> np.ndarray:
+    def label_counts(
+        self, dataset: Dataset, split: Literal["train", "validation", "test", "all"] = "train"
+    ) -> np.ndarray:
         """Samples of each class that a client sees (clients, classes): after its label transform."""
         counts = np.zeros((self.clients, dataset.classes), dtype=np.int64)
-        if split != "test":
+        if split in ("train", "all"):
             counts += _count_labels(dataset, self.train, self.n_train)
-        if split != "train":
+        if split in ("validation", "all"):
+            counts += _count_labels(dataset, self.validation, self.n_validation)
+        if split in ("test", "all"):
             counts += _count_labels(dataset, self.test, self.n_test)
         for number, transform in enumerate(self.transforms):
             if transform.labels is not None and self.transform_of is not None:
@@ -101,30 +124,57 @@ class Partition:
 def make_partition(config: PartitionConfig, dataset: Dataset, seed: int) -> Partition:
     """Deal the samples of `dataset` to clients. Same seed, same partition; no sample twice, nobody without.
 
-    Train and test samples of one client share one label distribution. With partition.test=official they come
-    from the source's own splits, else every client keeps that share of its samples for testing.
+    Train, validation and test samples of one client share one label distribution. With partition.test=official the
+    test samples come from the source's own test split, else every client keeps that share of its samples for testing;
+    the same goes for partition.validation and what is left for training. partition.public is set aside before.
     """
+    splits = make_splits(config, dataset, seed)
     rng = generator(seed, Purpose.PARTITION, _STREAM)
-    official = config.test == "official"
-    if official and (dataset.is_test.all() or not dataset.is_test.any()):
-        raise InputError(
-            "partition.test=official: this source has no training and test split of its own: use a share,"
-            " such as partition.test=0.2"
-        )
+    validation_rng = generator(seed, Purpose.PARTITION, _VALIDATION_STREAM)
     if config.kind == "natural":
-        return _by_owner(config, dataset, rng)
-    clients = config.clients
-    assert clients is not None  # the config fills it in
-    pool = np.flatnonzero(~dataset.is_test) if official else np.arange(len(dataset))
-    held_out = np.flatnonzero(dataset.is_test) if official else np.arange(0)
-    _check_sizes(config, clients, len(pool), len(held_out))  # before any array over clients is made
-    clusters = _cluster_of_clients(config, clients)
+        return _partition(_by_owner(config, dataset, splits, rng, validation_rng), splits.public)
+    assert config.clients is not None  # the config fills it in
+    if config.whole_per_cluster:
+        splits = _cut_once(config, dataset, splits, generator(seed, Purpose.PARTITION, _SPLIT_STREAM))
+        _check_whole(config, splits)
+    else:
+        _check_sizes(config, config.clients, splits)  # before any array over clients is made
+    clusters = _cluster_of_clients(config, config.clients)
     transforms = _transforms(config, dataset, rng)
-    transform_of = clusters if transforms else None
+    if config.whole_per_cluster:
+        assert clusters is not None  # these partitions have some
+        dealt = _whole_per_cluster(config, dataset, splits, np.bincount(clusters), seed)
+    else:
+        dealt = _by_wish(config, dataset, splits, clusters, rng, validation_rng)
+    return _partition(dealt, splits.public, clusters, transforms, clusters if transforms else None)
 
+
+@dataclass(frozen=True)
+class _Dealt:
+    """Samples that stand in the order of clients, and how many of them each client has."""
+
+    train: np.ndarray
+    n_train: np.ndarray
+    test: np.ndarray
+    n_test: np.ndarray
+    validation: np.ndarray
+    n_validation: np.ndarray
+
+
+def _by_wish(
+    config: PartitionConfig,
+    dataset: Dataset,
+    splits: Splits,
+    clusters: np.ndarray | None,
+    rng: np.random.Generator,
+    validation_rng: np.random.Generator,
+) -> _Dealt:
+    """Deal by the classes that clients want, or without regard to classes."""
+    clients, pool, official = config.clients, splits.pool, config.test == "official"
+    assert clients is not None
     own = config.classes_client or config.classes or 0  # classes of which each client must have a sample
     floor = max(own, 1 if official else 2)
-    sizes, test_sizes = _drawn_sizes(config, clients, floor, len(pool), len(held_out), rng)
+    sizes, test_sizes = _drawn_sizes(config, clients, floor, len(pool), len(splits.test), rng)
 
     # Dealing without regard to the class is dealing from one pool of all samples.
     blind = config.kind in ("iid", "transforms")
@@ -139,22 +189,121 @@ def make_partition(config: PartitionConfig, dataset: Dataset, seed: int) -> Part
     n_samples = counts.sum(1)
     samples = _by_client_and_label(dataset, _take(counts, pool, labels, rng), n_samples)
     if config.test != "official":
-        parts = _split(dataset, samples, n_samples, config.test, rng)
-        return _partition(*parts, clusters, transforms, transform_of)
-
-    # The test samples follow the labels that the client has in fact been given to train on.
-    known = _count_labels(dataset, samples, n_samples)
-    labels = dataset.labels[held_out].astype(np.int64)
-    deal = _Deal(config, np.bincount(labels, minlength=dataset.classes), rng)
-    deal.wish = _Wish(known, known > 0 if own else None)
-    if config.samples is None:
-        test_sizes = share_out(n_samples, len(held_out) - clients, rng) + 1
-        floors = np.ones(clients, np.int64)
+        train, n_train, test, n_test = _split(dataset, samples, n_samples, config.test, rng)
     else:
-        floors = np.maximum(1, config.samples[0] - n_samples)
-    counts = deal.fill(test_sizes, floors)
-    test = _take(counts, held_out, labels, rng)
-    return _partition(samples, n_samples, test, counts.sum(1), clusters, transforms, transform_of)
+        if config.samples is None:
+            test_sizes = share_out(n_samples, len(splits.test) - clients, rng) + 1
+            floors = np.ones(clients, np.int64)
+        else:
+            floors = np.maximum(1, config.samples[0] - n_samples)
+        train, n_train = samples, n_samples
+        test, n_test = _deal_like(config, dataset, splits.test, (train, n_train), test_sizes, floors, rng)
+    if keeps_validation_share(config) or not len(splits.validation):
+        return _with_validation_share(config, dataset, (train, n_train, test, n_test), validation_rng)
+    # Of the validation split as much as of the rest, by training samples.
+    total = round(len(splits.validation) * (int(n_samples.sum()) / len(pool)))
+    sizes = share_out(n_train, total, validation_rng)
+    validation = _deal_like(
+        config, dataset, splits.validation, (train, n_train), sizes, np.zeros_like(sizes), validation_rng
+    )
+    return _Dealt(train, n_train, test, n_test, *validation)
+
+
+def _deal_like(
+    config: PartitionConfig,
+    dataset: Dataset,
+    split: np.ndarray,
+    trained: tuple[np.ndarray, np.ndarray],
+    sizes: np.ndarray,
+    floors: np.ndarray,
+    rng: np.random.Generator,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Deal a split of its own by the labels that each client has in fact been given to train on."""
+    known = _count_labels(dataset, *trained)
+    labels = dataset.labels[split].astype(np.int64)
+    deal = _Deal(config, np.bincount(labels, minlength=dataset.classes), rng)
+    only_known = bool(config.classes_client or config.classes)
+    deal.wish = _Wish(known, known > 0 if only_known else None)
+    counts = deal.fill(sizes, floors)
+    return _take(counts, split, labels, rng), counts.sum(1)
+
+
+def _with_validation_share(
+    config: PartitionConfig,
+    dataset: Dataset,
+    parts: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+    rng: np.random.Generator,
+) -> _Dealt:
+    """Let every client with more than one training sample keep partition.validation of them, if that is any.
+
+    All else stays as it is, so that models are tested on the same samples with validation and without.
+    """
+    train, n_train, test, n_test = parts
+    if not keeps_validation_share(config):
+        return _Dealt(*parts, train[:0], np.zeros_like(n_train))
+    assert isinstance(config.validation, float)
+    ordered = _by_client_and_label(dataset, train, n_train)
+    train, n_train, *validation = _split(dataset, ordered, n_train, config.validation, rng)
+    return _Dealt(train, n_train, test, n_test, *validation)
+
+
+def _cut_once(config: PartitionConfig, dataset: Dataset, splits: Splits, rng: np.random.Generator) -> Splits:
+    """Settle what is for testing and what for validation before any cluster is dealt all of it.
+
+    So a sample that one cluster trains on never tests another, turned or not.
+    """
+
+    def cut(pool: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
+        if len(pool) < 2:
+            return pool, pool[:0]
+        size = np.array([len(pool)])
+        ordered = _by_client_and_label(dataset, rng.permutation(pool), size)
+        rest, _, taken, _ = _split(dataset, ordered, size, share, rng)
+        return rest, taken
+
+    if config.test != "official":
+        pool, test = cut(splits.pool, config.test)
+        splits = replace(splits, pool=pool, test=test)
+    if keeps_validation_share(config):
+        assert isinstance(config.validation, float)
+        pool, validation = cut(splits.pool, config.validation)
+        splits = replace(splits, pool=pool, validation=validation)
+    return splits
+
+
+def _check_whole(config: PartitionConfig, splits: Splits) -> None:
+    """Refuse clusters with more clients than samples, and more copies of the samples than there is memory for."""
+    assert config.clients is not None and config.clusters is not None
+    largest = max(config.cluster_sizes or [-(-config.clients // config.clusters)])
+    most = min(len(splits.pool), len(splits.test))
+    if largest > most:
+        raise InputError(
+            f"partition.whole_per_cluster: the {largest} clients of a cluster cannot each get 1 of the"
+            f" {len(splits.pool)} training and 1 of the {len(splits.test)} test samples: use at most {most} clients per"
+            " cluster"
+        )
+    total = len(splits.pool) + len(splits.test)
+    _check_range(config, largest, total)
+    held = config.clusters * total
+    if config.samples is not None:
+        held = min(held, config.clients * config.samples[0])
+    what = f"the samples of {config.clusters:,} clusters that each hold the whole data set"
+    refuse_excess([Need(what, POSITION * held, "partition.clusters")], memory_here())
+
+
+def _whole_per_cluster(
+    config: PartitionConfig, dataset: Dataset, splits: Splits, members: np.ndarray, seed: int
+) -> _Dealt:
+    """Deal all samples to the clients of each cluster, of which there are so many `members`."""
+    dealt = []
+    for cluster, clients in enumerate(members.tolist()):
+        # Inside a cluster everyone is alike, and the splits are there.
+        keys = {"kind": "iid", "clients": clients, "test": "official", "validation": None}
+        # From 1: a key of 0 at the end gives the same numbers as none.
+        streams = [generator(seed, Purpose.PARTITION, stream, cluster + 1) for stream in (_STREAM, _VALIDATION_STREAM)]
+        dealt.append(_by_wish(config.model_copy(update=keys), dataset, splits, None, *streams))
+    names = [field.name for field in fields(_Dealt)]
+    return _Dealt(*(np.concatenate([getattr(part, name) for part in dealt]) for name in names))
 
 
 def share_out(weights: np.ndarray, totals: np.ndarray | int, rng: np.random.Generator) -> np.ndarray:
@@ -458,23 +607,33 @@ def _transforms(config: PartitionConfig, dataset: Dataset, rng: np.random.Genera
         )
     if config.transform == "inversion":
         return tuple(Transform(invert=k == 1) for k in range(config.clusters))
+    angles = config.angles or [90.0 * k for k in range(config.clusters)]
     _, height, width = dataset.input_shape
-    if height != width:
+    if height != width and any(round(angle, 6) % 180 for angle in angles):
         raise InputError(
             f"partition.transform=rotation needs square images, these are {width} x {height}: use"
-            " partition.transform=inversion or label_permutation"
+            " partition.angles=[0, 180], or partition.transform=inversion or label_permutation"
         )
-    return tuple(Transform(turns=k) for k in range(config.clusters))
+    return tuple(_rotation(angle) for angle in angles)
 
 
-def _check_sizes(config: PartitionConfig, clients: int, pool: int, held_out: int) -> None:
-    """Refuse more clients than samples, and sizes whose products would not fit whole-number arithmetic."""
-    official = config.test == "official"
+def _rotation(angle: float) -> Transform:
+    turns, degrees = divmod(round(angle, 6) % 360, 90)
+    return Transform(turns=int(turns), degrees=degrees)
+
+
+def _check_sizes(config: PartitionConfig, clients: int, splits: Splits) -> None:
+    """Refuse more clients than samples."""
+    official, pool, held_out = config.test == "official", len(splits.pool), len(splits.test)
     most = min(pool, held_out) if official else pool // 2
     if clients > most:
         what = f"1 of the {pool} training and 1 of the {held_out} test" if official else f"2 of the {pool}"
         raise InputError(f"partition.clients={clients} cannot each get {what} samples: use at most {most} clients")
-    total = pool + held_out
+    _check_range(config, clients, pool + held_out)
+
+
+def _check_range(config: PartitionConfig, clients: int, total: int) -> None:
+    """Refuse a range of sizes whose products would not fit whole-number arithmetic."""
     if config.samples is not None and clients * config.samples[1] * total >= 2**62:
         raise InputError(
             f"partition.samples={config.samples} is too large: there are {total} samples in all, end the range there"
@@ -540,20 +699,29 @@ def _raised(sizes: np.ndarray, floor: np.ndarray) -> np.ndarray:
     return raised
 
 
-def _by_owner(config: PartitionConfig, dataset: Dataset, rng: np.random.Generator) -> Partition:
-    """One client per owner: all of its samples, or a draw of them where partition.samples sets a maximum."""
+def _by_owner(
+    config: PartitionConfig,
+    dataset: Dataset,
+    splits: Splits,
+    rng: np.random.Generator,
+    validation_rng: np.random.Generator,
+) -> _Dealt:
+    """One client per owner: all of its samples, or a draw of them where partition.samples sets a maximum.
+
+    With a validation split of the source, who has no samples in it has none to validate on.
+    """
     if dataset.owner is None or dataset.owner_names is None:
         raise InputError(
             f"partition.column={config.column}: this data was read without owners: partition.kind=natural"
             " needs data.source=mnist (column writer), parquet or text"
         )
     owners = len(dataset.owner_names)
-    has = np.bincount(dataset.owner, minlength=owners)
+    has_test = np.bincount(dataset.owner[splits.test], minlength=owners)
+    has = np.bincount(dataset.owner[splits.pool], minlength=owners) + has_test
     least, most = config.samples or (2, max(2, int(has.max())))
     enough = has >= least
     what = f"at least {least} samples"
     if config.test == "official":
-        has_test = np.bincount(dataset.owner[dataset.is_test], minlength=owners)
         enough &= (has_test > 0) & (has_test < has)
         what += " and some in each of the source's two splits"
     able = np.flatnonzero(enough)
@@ -573,28 +741,39 @@ def _by_owner(config: PartitionConfig, dataset: Dataset, rng: np.random.Generato
     number = np.full(owners, -1)
     number[able] = np.arange(len(able))
     client = number[dataset.owner]
-    samples = rng.permutation(np.flatnonzero(client >= 0))
-    samples = samples[np.argsort(client[samples], kind="stable")]
+
+    def shuffled(split: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        samples = rng.permutation(split[client[split] >= 0])
+        return samples[np.argsort(client[samples], kind="stable")]
+
+    samples = shuffled(np.union1d(splits.pool, splits.test), rng)
     sizes = has[able]
 
     def cut(samples: np.ndarray, sizes: np.ndarray, kept: np.ndarray) -> np.ndarray:
         return samples[_rank(sizes) < np.repeat(kept, sizes)]
 
+    kept = np.minimum(sizes, most)
     if config.test != "official":
-        kept = np.minimum(sizes, most)
         share = _by_client_and_label(dataset, cut(samples, sizes, kept), kept)
-        return _partition(*_split(dataset, share, kept, config.test, rng))
-    in_test = dataset.is_test[samples]
-    n_test = np.bincount(client[samples[in_test]], minlength=len(able))
-    n_train = sizes - n_test
-    kept_test = np.clip(np.rint(n_test * (np.minimum(sizes, most) / sizes)).astype(np.int64), 1, most - 1)
-    kept_train = np.minimum(n_train, most - kept_test)
-    return _partition(
-        cut(samples[~in_test], n_train, kept_train),
-        kept_train,
-        cut(samples[in_test], n_test, kept_test),
-        kept_test,
-    )
+        parts = _split(dataset, share, kept, config.test, rng)
+    else:
+        in_test = dataset.is_test[samples]
+        n_test = has_test[able]
+        n_train = sizes - n_test
+        kept_test = np.clip(np.rint(n_test * (kept / sizes)).astype(np.int64), 1, most - 1)
+        kept_train = np.minimum(n_train, most - kept_test)
+        parts = (
+            cut(samples[~in_test], n_train, kept_train),
+            kept_train,
+            cut(samples[in_test], n_test, kept_test),
+            kept_test,
+        )
+    if not len(splits.validation):
+        return _with_validation_share(config, dataset, parts, validation_rng)
+    validation = shuffled(splits.validation, validation_rng)
+    n_validation = np.bincount(client[validation], minlength=len(able))
+    kept_validation = np.rint(n_validation * (kept / sizes)).astype(np.int64)
+    return _Dealt(*parts, cut(validation, n_validation, kept_validation), kept_validation)
 
 
 def _take(counts: np.ndarray, pool: np.ndarray, pool_labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -610,12 +789,16 @@ def _take(counts: np.ndarray, pool: np.ndarray, pool_labels: np.ndarray, rng: np
 def _split(
     dataset: Dataset, samples: np.ndarray, sizes: np.ndarray, share: float, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Split each client's samples, which stand in the order of labels, so that both parts share their mix."""
+    """Split each client's samples, which stand in the order of labels, so that both parts share their mix.
+
+    The second part is this share of them, at least one, and leaves the first at least one; who has a single sample
+    keeps it in the first.
+    """
     labels = _count_labels(dataset, samples, sizes)
-    n_test = np.clip(np.rint(sizes * share).astype(np.int64), 1, sizes - 1)
+    n_taken = np.clip(np.rint(sizes * share).astype(np.int64), 1, sizes - 1)
     groups = labels.ravel()
-    in_test = _rank(groups) < np.repeat(share_out(labels, n_test, rng).ravel(), groups)
-    return samples[~in_test], sizes - n_test, samples[in_test], n_test
+    taken = _rank(groups) < np.repeat(share_out(labels, n_taken, rng).ravel(), groups)
+    return samples[~taken], sizes - n_taken, samples[taken], n_taken
 
 
 def _by_client_and_label(dataset: Dataset, samples: np.ndarray, sizes: np.ndarray) -> np.ndarray:
@@ -635,10 +818,8 @@ def _rank(sizes: np.ndarray) -> np.ndarray:
 
 
 def _partition(
-    train: np.ndarray,
-    n_train: np.ndarray,
-    test: np.ndarray,
-    n_test: np.ndarray,
+    dealt: _Dealt,
+    public: np.ndarray,
     true_cluster: np.ndarray | None = None,
     transforms: tuple[Transform, ...] = (),
     transform_of: np.ndarray | None = None,
@@ -646,10 +827,21 @@ def _partition(
     def flat(samples: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         # Within a client in the source's order: neighbours in memory, and no run of one label.
         client = np.repeat(np.arange(len(sizes)), sizes)
-        kind = np.int32 if len(samples) == 0 or samples.max() < 2**31 else np.int64
-        return samples[np.lexsort((samples, client))].astype(kind), np.concatenate([[0], np.cumsum(sizes)])
+        return _smallest_index(samples[np.lexsort((samples, client))]), np.concatenate([[0], np.cumsum(sizes)])
 
-    return Partition(*flat(train, n_train), *flat(test, n_test), true_cluster, transforms, transform_of)
+    return Partition(
+        *flat(dealt.train, dealt.n_train),
+        *flat(dealt.test, dealt.n_test),
+        *flat(dealt.validation, dealt.n_validation),
+        _smallest_index(public),
+        true_cluster,
+        transforms,
+        transform_of,
+    )
+
+
+def _smallest_index(samples: np.ndarray) -> np.ndarray:
+    return samples.astype(np.int32 if len(samples) == 0 or samples.max() < 2**31 else np.int64)
 
 
 def _whole(proportions: np.ndarray, largest_total: int) -> np.ndarray:

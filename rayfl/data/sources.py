@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -42,6 +42,7 @@ class Samples:
     starts: np.ndarray | None = None
     window: int = 0
     classes: int = 0  # 0: as many as the labels show
+    is_validation: np.ndarray | None = None  # None: the source has no such split
 
 
 def load_dataset(config: DataConfig, seed: int, column: str | None = None) -> Dataset:
@@ -76,7 +77,7 @@ def load_dataset(config: DataConfig, seed: int, column: str | None = None) -> Da
     samples = replace(samples, labels=smallest_unsigned(labels, classes - 1), classes=classes)
     if config.limit is not None and config.limit < len(labels):
         samples = _limited(samples, config.limit, seed)
-    shift, scale = _normalisation(samples)
+    shift, scale = _normalisation(samples, config.normalise)
     return Dataset(shift=shift, scale=scale, **(vars(samples) | {"inputs": np.ascontiguousarray(samples.inputs)}))
 
 
@@ -209,8 +210,20 @@ def _read_npz(path: Path, where: str) -> Samples:
     shapes = {part.shape[1:] for part in images}
     if len(shapes) > 1:
         raise InputError(f"{where}: the splits have images of unlike shapes {sorted(shapes)}: make them one size")
-    is_test = np.repeat([split == "test" for split in splits], [len(part) for part in labels])
-    return Samples(np.concatenate(images), np.concatenate(labels), "image", is_test)
+    split_of = np.repeat(splits, [len(part) for part in labels])
+    return Samples(
+        np.concatenate(images),
+        np.concatenate(labels),
+        "image",
+        split_of == "test",
+        is_validation=_validation(split_of),
+    )
+
+
+def _validation(split_of: np.ndarray) -> np.ndarray | None:
+    """Mark the samples of the source's own validation split; None if it has none."""
+    found = split_of == "val"
+    return found if found.any() else None
 
 
 def _channels_first(images: np.ndarray, where: str) -> np.ndarray:
@@ -227,13 +240,12 @@ def _image_folder(config: DataConfig, column: str | None) -> Samples:
     path, where = _existing(config)
     if not path.is_dir():
         raise InputError(f"{where} is a file: data.source=image_folder needs a folder with one folder per class")
-    splits = [(path / "train", False), (path / "val", False), (path / "test", True)]
-    parts = [(part, held_out) for part, held_out in splits if part.is_dir()] if (path / "train").is_dir() else []
-    parts = parts or [(path, False)]
+    splits = [split for split in ("train", "val", "test") if (path / split).is_dir()]
+    parts = [(path / split, split) for split in splits] if "train" in splits else [(path, "train")]
     names = sorted({folder.name for part, _ in parts for folder in _class_folders(part)})
     files = [
-        (file, names.index(folder.name), held_out)
-        for part, held_out in parts
+        (file, names.index(folder.name), split)
+        for part, split in parts
         for folder in _class_folders(part)
         for file in sorted(folder.iterdir())
         if file.suffix.lower() in IMAGE_SUFFIXES
@@ -241,9 +253,11 @@ def _image_folder(config: DataConfig, column: str | None) -> Samples:
     if not files:
         raise InputError(
             f"{where} has no images: it must be laid out as class/*.png, or as train/class/*.png and test/class/*.png"
+            " (and val/class/*.png)"
         )
     images = _read_images([file for file, _, _ in files], where)
-    return Samples(images, np.array([label for _, label, _ in files]), "image", np.array([t for _, _, t in files]))
+    labels, split_of = np.array([label for _, label, _ in files]), np.array([split for _, _, split in files])
+    return Samples(images, labels, "image", split_of == "test", is_validation=_validation(split_of))
 
 
 def _class_folders(folder: Path) -> list[Path]:
@@ -327,7 +341,8 @@ def _parquet(config: DataConfig, column: str | None) -> Samples:
     labels = frame[config.label].to_numpy()
     if labels.dtype == object or isinstance(frame[config.label].dtype, pd.StringDtype | pd.CategoricalDtype):
         labels = _coded_strings(frame[config.label], where, f"data.label={config.label}")
-    return Samples(inputs, labels, "vector", _split_column(frame, where), owner, names)
+    split_of = _split_column(frame, where)
+    return Samples(inputs, labels, "vector", split_of == "test", owner, names, is_validation=_validation(split_of))
 
 
 def _list_column(column: Any, where: str) -> np.ndarray:
@@ -347,12 +362,12 @@ def _coded_strings(values: pd.Series, where: str, key: str) -> np.ndarray:
 
 def _split_column(frame: pd.DataFrame, where: str) -> np.ndarray:
     if "split" not in frame:
-        return np.zeros(len(frame), bool)
+        return np.full(len(frame), "train")
     split = frame["split"].astype(str)
     unknown = sorted(set(split) - {"train", "val", "test"})
     if unknown:
         raise InputError(f"{where}: column 'split' holds {unknown[0]!r}: it must be train, val or test, or be renamed")
-    return (split == "test").to_numpy()
+    return split.to_numpy(dtype=np.str_)
 
 
 def _text(config: DataConfig, column: str | None) -> Samples:
@@ -491,13 +506,18 @@ def _limited(samples: Samples, limit: int, seed: int) -> Samples:
         is_test=samples.is_test[chosen],
         owner=rows(samples.owner),
         starts=rows(samples.starts),
+        is_validation=rows(samples.is_validation),
     )
 
 
-def _normalisation(samples: Samples) -> tuple[np.ndarray, np.ndarray]:
-    """Return shift and scale so that `x * scale + shift` has mean 0 and deviation 1, if any at all."""
+def _normalisation(samples: Samples, how: Literal["standard", "half", "none"]) -> tuple[np.ndarray, np.ndarray]:
+    """Return shift and scale of `x * scale + shift`: mean 0 and deviation 1, or as data.normalise says."""
     if samples.kind == "text":
         return np.zeros(0, np.float32), np.zeros(0, np.float32)
+    if how != "standard":
+        channels, pixels = samples.inputs.shape[1], samples.kind == "image"
+        shift, factor = (-1.0, 2 / 255) if how == "half" else (0.0, 1 / 255 if pixels else 1.0)
+        return np.full(channels, shift, np.float32), np.full(channels, factor, np.float32)
     inputs = samples.inputs if samples.is_test.all() else samples.inputs[~samples.is_test]
     if samples.kind == "image":
         # From whole-number histograms: exact on any machine, without a float copy of the images.

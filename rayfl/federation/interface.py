@@ -20,7 +20,7 @@ from rayfl.errors import InputError
 from rayfl.federation.client_state import ClientState
 from rayfl.federation.orders import EvaluateOrder, Given, TrainOrder
 from rayfl.models import Layout, Part
-from rayfl.training.passes import Combine, Scores, plan_groups
+from rayfl.training.passes import Combine, Scores, Split, plan_groups
 
 if TYPE_CHECKING:
     from rayfl.models import FlatModel
@@ -83,6 +83,11 @@ def everyone(model: np.ndarray, clients: int, part: Part = "all") -> Models:
     return Models(model[None], np.zeros(clients, np.int32), part)
 
 
+def momentum_slot(slot: str, stream: int) -> str:
+    """Return the slot in which clients keep the momentum of the trainings of another slot and stream."""
+    return f"momentum of {slot}" + (f", stream {stream}" if stream else "")
+
+
 @dataclass
 class Ledger:
     """What a round moved and how long it took."""
@@ -129,8 +134,10 @@ class Facts:
     train_cost: np.ndarray  # samples that each client's training of one round takes
     layout: Layout
     initial: np.ndarray
-    public: np.ndarray  # samples that the server may look at, without their labels: nobody trains on them
+    public: np.ndarray  # samples that the server may look at, without their labels: no client has them
     recipe: Recipe
+    n_validation: np.ndarray
+    keep_momentum: bool = False  # clients keep their momentum from round to round
 
 
 @dataclass
@@ -157,12 +164,13 @@ class Federation(ABC):
 
     def __init__(self, facts: Facts, workers: int) -> None:
         self.n_train, self.n_test, self.public = facts.n_train, facts.n_test, facts.public
+        self.n_validation = facts.n_validation
         self._train_cost = facts.train_cost
         self.layout, self.initial = facts.layout, facts.initial
         self.clients = len(facts.n_train)
         self.round = 0
         self.ledger = Ledger()
-        self._recipe = facts.recipe
+        self._recipe, self._keep_momentum = facts.recipe, facts.keep_momentum
         self._workers = workers
         self._home = np.full(self.clients, -1)  # the worker that holds what a client keeps
         self._slots: dict[str, _Slot] = {}
@@ -218,17 +226,22 @@ class Federation(ABC):
         contrasts: Sequence[Contrast] = (),
         slot: str = MODEL,
         stream: int = 0,
+        from_rest: bool = False,
     ) -> None:
         """Train the cohort's clients on their own data; the trained models stay where they were trained.
 
         A client begins from the model it kept in this slot (the initial one, if none), with `start` laid over it.
         With `keep` it holds on to the result between rounds. `partner` is a fixed model whose logits are added to
         the trained one's. `stream` gives other batches than those of the round's other trainings.
+
+        With local.keep_momentum, a client goes on with the momentum of its last training of this slot and stream, and
+        keeps it, whether or not it keeps the model; `from_rest` does neither. It stays with the client: no traffic.
         """
         pulls = [p for p in pulls if p.strength]
         contrasts = [c for c in contrasts if c.weight]
         handed = [start, partner, *[p.models for p in pulls], *[c.models for c in contrasts]]
         stacks = self._count_down(cohort, [m for m in handed if isinstance(m, Models)])
+        momentum = momentum_slot(slot, stream) if self._keep_momentum and not from_rest else None
         with self.ledger.timed("train"):
             shares = self._split_by_cost(cohort, self._train_cost)
             self._move_to(shares)
@@ -248,6 +261,7 @@ class Federation(ABC):
                     slot=slot,
                     stream=stream,
                     keep=keep,
+                    momentum=momentum,
                     start=None if start is None else given(start, clients),
                     pulls=[(given(p.models, clients), p.strength) for p in pulls],
                     partner=beside(clients),
@@ -260,11 +274,15 @@ class Federation(ABC):
         state.where[~state.kept] = -1  # models that nobody keeps are gone with the next training
         for worker, clients in shares.items():
             state.where[clients] = worker
-            if keep:
+            if momentum is not None:
+                self._slot(momentum).where[clients] = worker
+            if keep or momentum is not None:
                 self._home[clients] = worker
                 self._changed_in[clients] = self.round
         state.kept[cohort] = keep
         state.unsent[cohort] = True
+        if momentum is not None:
+            self._slot(momentum).kept[cohort] = True
 
     def mean(
         self, clients: np.ndarray, weights: np.ndarray | None = None, part: Part = "all", slot: str = MODEL
@@ -319,11 +337,18 @@ class Federation(ABC):
         sums = [{row_of[cluster]: total for cluster, total in a.items()} for a in answers.values()]
         return self._means(sums, len(clusters), totals, bits, "all")
 
-    def project(self, clients: np.ndarray, low_rank: LowRankMap, slot: str = MODEL) -> tuple[np.ndarray, np.ndarray]:
+    def project(
+        self, clients: np.ndarray, low_rank: LowRankMap, slot: str = MODEL, present: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Let clients project their latest model: (n, D) sketches M (w - w_0), and each model's ||w - w_0||^2.
 
-        The map travels to a client once, when it is new; D + 1 numbers per client come back.
+        The map travels to a client once, when it is new; D + 1 numbers per client come back. With `present`, only these
+        are asked: for the others the server projects the whole model that they sent it last, and nothing travels.
         """
+        asked = clients if present is None else np.intersect1d(clients, present)
+        stored = np.setdiff1d(clients, asked)
+        if self._slot(slot).unsent[stored].any():
+            raise ValueError(f"the server has not got the latest models of all of the clients {stored.tolist()}")
         known, has = self._has_map
         if known is not low_rank:
             digest = low_rank.digest()
@@ -331,10 +356,10 @@ class Federation(ABC):
                 has = np.zeros(self.clients, bool)
             self._map_digest = digest
             self._shared_map = self._share(low_rank)
-        self.ledger.bytes_down += int((~has[clients]).sum()) * low_rank.components.size * FLOAT_BYTES
-        has[clients] = True
+        self.ledger.bytes_down += int((~has[asked]).sum()) * low_rank.components.size * FLOAT_BYTES
+        has[asked] = True
         self._has_map = (low_rank, has)
-        self.ledger.bytes_up += len(clients) * (len(low_rank.components) + 1) * SKETCH_BYTES
+        self.ledger.bytes_up += len(asked) * (len(low_rank.components) + 1) * SKETCH_BYTES
         shares = self._split_by_place(clients, slot)
         answers = self._ask("project", {w: (slot, clients[at]) for w, at in shares.items()}, self._shared_map)
         sketches = np.empty((len(clients), len(low_rank.components)))
@@ -342,6 +367,20 @@ class Federation(ABC):
         for worker, at in shares.items():
             sketches[at], distances[at] = answers[worker]
         return sketches, distances
+
+    def distances(self, clients: np.ndarray, points: np.ndarray, slot: str = MODEL) -> np.ndarray:
+        """Return the squared L2 distance of each client's latest parameters from each of `points` (n, K).
+
+        The server does this with whole models that it was sent, so only those are counted.
+        """
+        self._count_up(clients, "all", slot)
+        shares = self._split_by_place(clients, slot)
+        shared = self._share(points[:, : self.layout.parameters])
+        answers = self._ask("distances", {w: (slot, clients[at]) for w, at in shares.items()}, shared)
+        found = np.empty((len(clients), len(points)))
+        for worker, at in shares.items():
+            found[at] = answers[worker]
+        return found
 
     def collect(self, clients: np.ndarray, part: Part = "all", slot: str = MODEL, buffers: bool = False) -> np.ndarray:
         """Bring these clients' latest models to the server, the parameters of one part (n, numbers of it).
@@ -396,24 +435,29 @@ class Federation(ABC):
             outputs[at] = answers[worker]
         return outputs
 
-    def evaluate(self, tested: Tested) -> Scores:
-        """Test every client on its own test set.
+    def evaluate(self, tested: Tested, split: Split = "test") -> Scores:
+        """Test every client on its own test set, or on its validation set; who has no samples there gets NaN.
 
         A client that is handed none (-1), or has none of its own, is tested with the initial model. This is the
         simulation looking on, so it is not counted as traffic.
         """
+        sizes = self.n_test if split == "test" else self.n_validation
         parts = tested.parts if isinstance(tested, Mixture) else (tested,)
         combine: Combine = tested.combine if isinstance(tested, Mixture) else "logits"
         with self.ledger.timed("eval"):
-            tasks, bound = self._plan_evaluation(parts)
+            tasks, bound = self._plan_evaluation(parts, sizes)
             load = np.zeros(self._workers)
             orders: dict[int, list] = {w: [] for w in range(self._workers)}
-            for task, worker in [*bound, *[(task, -1) for task in sorted(tasks, key=self._test_cost, reverse=True)]]:
+
+            def cost(task: tuple) -> int:
+                return int(sizes[task[1]].sum())
+
+            for task, worker in [*bound, *[(task, -1) for task in sorted(tasks, key=cost, reverse=True)]]:
                 worker = int(np.argmin(load)) if worker < 0 else worker
                 orders[worker].append(task)
-                load[worker] += self._test_cost(task)
+                load[worker] += cost(task)
             shared = self._share([p.stack if isinstance(p, Models) else None for p in parts])
-            calls = {w: (EvaluateOrder(tasks, combine),) for w, tasks in orders.items() if tasks}
+            calls = {w: (EvaluateOrder(tasks, combine, split),) for w, tasks in orders.items() if tasks}
             answers = self._ask("evaluate", calls, shared)
             scores = np.full((3, self.clients), np.nan)
             for clients, values in answers.values():
@@ -460,17 +504,19 @@ class Federation(ABC):
         """Refuse what cannot be a state of this federation: other clients, or another network."""
         faults = [] if state.kept.keys() == state.unsent.keys() else ["unsent"]
         for name, clients in {**state.kept, "has_map": state.has_map}.items():
-            numbers = clients.ndim == 1 and clients.dtype.kind == "i" and len(np.unique(clients)) == len(clients)
+            array = isinstance(clients, np.ndarray) and clients.ndim == 1 and clients.dtype.kind == "i"
+            numbers = array and len(np.unique(clients)) == len(clients)
             if not numbers or (len(clients) and not 0 <= clients.min() <= clients.max() < self.clients):
                 faults.append(name)
         for name in state.kept.keys() & state.unsent.keys():
             unsent = state.unsent[name]
-            if unsent.dtype != bool or unsent.shape != (len(state.kept[name]), len(self.layout.layers) + 1):
+            fits = isinstance(unsent, np.ndarray) and unsent.dtype == bool and name not in faults
+            if not fits or unsent.shape != (len(state.kept[name]), len(self.layout.layers) + 1):
                 faults.append(name)
         if faults:
             raise InputError(
                 f"the checkpoint is not of these clients and this network (see {', '.join(sorted(set(faults)))}):"
-                " restore it from a backup, or run anew"
+                " restore it from a backup, or start a new run"
             )
 
     def adopt(self, states: Mapping[int, ClientState]) -> None:
@@ -551,32 +597,32 @@ class Federation(ABC):
             raise ValueError(f"clients {clients[place < 0].tolist()} have no model in slot {slot!r} to work on")
         return {int(w): np.flatnonzero(place == w) for w in np.unique(place)}
 
-    def _plan_evaluation(self, parts: Sequence[Models | Own]) -> tuple[list[tuple], list[tuple[tuple, int]]]:
+    def _plan_evaluation(
+        self, parts: Sequence[Models | Own], sizes: np.ndarray
+    ) -> tuple[list[tuple], list[tuple[tuple, int]]]:
         """Return tasks (a row or a slot per part, clients) that any worker can do, and those bound to one.
 
         Clients that are tested with the same models share a task. Who is tested with a model of its own is a task
-        alone, on the worker that holds it. All of it is the same for any number of workers.
+        alone, on the worker that holds it. All of it is the same for any number of workers. `sizes` are the samples
+        that each client is tested on; who has none is left out.
         """
         own_slots = [p.slot for p in parts if isinstance(p, Own)]
         has_own = np.zeros(self.clients, bool)
         for name in own_slots:
             has_own |= self._slot(name).where >= 0
         choices = np.stack([p.choice if isinstance(p, Models) else np.full(self.clients, -1) for p in parts], axis=1)
-        shared = np.flatnonzero(~has_own)
+        shared = np.flatnonzero(~has_own & (sizes > 0))
         tasks = []
         if len(shared):
             rows, kind = np.unique(choices[shared], axis=0, return_inverse=True)
-            for group, at in plan_groups(kind.reshape(-1), self.n_test[shared]):
+            for group, at in plan_groups(kind.reshape(-1), sizes[shared]):
                 tasks.append((tuple(rows[group].tolist()), shared[at]))
         bound = []
-        for client in np.flatnonzero(has_own):
+        for client in np.flatnonzero(has_own & (sizes > 0)):
             places = [self._slot(name).where[client] for name in own_slots]
             sources = tuple(p.slot if isinstance(p, Own) else int(p.choice[client]) for p in parts)
             bound.append(((sources, np.array([client])), int(max(places))))
         return tasks, bound
-
-    def _test_cost(self, task: tuple) -> int:
-        return int(self.n_test[task[1]].sum())
 
     def _count_down(self, cohort: np.ndarray, handed: Sequence[Models]) -> list[np.ndarray]:
         """Count what is handed to the cohort, what is handed twice once, and return the different stacks."""

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 
 from rayfl.models import Part
-from rayfl.training.passes import Combine
+from rayfl.training.passes import Combine, Split
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class TrainOrder:
     slot: str = "model"
     stream: int = 0
     keep: bool = False
+    momentum: str | None = None  # the slot of the momentum that clients keep; None: they begin from rest
     start: Given | None = None
     pulls: list[tuple[Given, float]] = field(default_factory=list)
     partner: Given | str | None = None
@@ -39,3 +40,4 @@ class EvaluateOrder:
 
     tasks: list[tuple[tuple[int | str, ...], np.ndarray]]
     combine: Combine
+    split: Split = "test"

@@ -50,8 +50,13 @@ def connected(config: RayConfig) -> Iterator[None]:
         if left.code == signal.SIGTERM:  # Ray has put its own handler in place of the one before
             raise Stopped(signal.SIGTERM, STARTING) from None
         raise
-    except (OSError, ValueError, RuntimeError) as error:
+    except Exception as error:  # Ray raises bare ones when its processes do not come up
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        if address == "local":
+            raise InputError(
+                f"Ray cannot start on this machine: {reason}; make room in its temporary folder, or name another"
+                " with a short path: RAY_TMPDIR=/short/path rayfl ...; without Ray: federation=serial"
+            ) from None
         raise InputError(
             f"ray.address={address}: no Ray cluster answers there ({reason}); start one with 'ray start --head',"
             " or leave ray.address and RAY_ADDRESS empty for a local one"
@@ -75,6 +80,15 @@ def _job_config() -> JobConfig:
     """
     needed = Path.cwd() == Path(__file__).parents[2] or "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
     return JobConfig(_client_job=not needed)
+
+
+def head_answers() -> bool:
+    """Whether Ray's own server (GCS) of the cluster takes connections; without it Ray ends every process soon."""
+    try:
+        _knock(ray.get_runtime_context().gcs_address)
+    except OSError:
+        return False
+    return True
 
 
 def _knock(address: str) -> None:

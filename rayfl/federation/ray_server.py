@@ -22,6 +22,7 @@ from rayfl.federation.ray_cluster import (
     actors_that_fit,
     client_strategy,
     explain_unplaced,
+    head_answers,
     nodes,
     placement_group,
     server_strategy,
@@ -36,6 +37,8 @@ log = logging.getLogger(__name__)
 #: Seconds between two looks at how the actors are, at most; and between two looks for room for more of them.
 LOOK_EVERY = 1.0
 GROW_EVERY = 10.0
+#: Seconds that Ray's own server may not answer. After a minute Ray ends this process, and nobody could say why.
+HEAD_PATIENCE = 20.0
 #: So often may actors be lost before the first round: something kills them each time.
 MOST_LOSSES = 5
 
@@ -72,7 +75,7 @@ class RayServer:
         self._joining: list[_Watched] = []
         self._cut_off: set[str] = set()  # nodes whose actors do not answer, though Ray may still believe in them
         self._tick = min(LOOK_EVERY, config.ray.lost_after / 4)
-        self._looked = self._grown = time.monotonic()
+        self._looked = self._grown = self._head_seen = self._head_asked = time.monotonic()
         self._running: Any = None
         #: What was lost and replaced before the first round, in words.
         self.lost_at_start: list[str] = []
@@ -95,7 +98,8 @@ class RayServer:
 
     def run_round(self, number: int) -> RoundRecord:
         """Run one round on the server actor."""
-        self._grow()
+        if self._head_is_there():
+            self._grow()
         return self._ask("run_round", number)
 
     def snapshot(self) -> Snapshot:
@@ -236,6 +240,7 @@ class RayServer:
 
     def _look(self) -> None:
         """Ping everyone who owes no answer; give up on those who have owed one for too long."""
+        self._head_is_there()
         now = time.monotonic()
         slept = now - self._looked > 10 * self._tick + 5  # this process itself stood still: blame nobody for it
         self._looked = now
@@ -251,6 +256,18 @@ class RayServer:
         if silent:
             self._give_up(silent)
             raise LostError(f"{len(silent)} actors did not answer for ray.lost_after={self._config.ray.lost_after:g} s")
+
+    def _head_is_there(self) -> bool:
+        """Whether Ray's own server has answered at the last look; if it has not for too long, the run ends."""
+        now = time.monotonic()
+        if now - self._head_asked >= LOOK_EVERY:
+            self._head_asked = now
+            if head_answers():
+                self._head_seen = now
+        silent = self._head_asked - self._head_seen
+        if silent > HEAD_PATIENCE:
+            raise NobodyLeftError(f"Ray's own server (GCS) has not answered for {silent:.0f} s")
+        return silent == 0
 
     def _give_up(self, silent: Sequence[_Watched]) -> None:
         for watched in silent:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from rayfl.aggregation import ExactSum
-from rayfl.clustering.similarity import LowRankMap, project_all
+from rayfl.clustering.similarity import LowRankMap, project_all, squared_distances
 from rayfl.config import Config
 from rayfl.data import Dataset, Partition
 from rayfl.errors import ClientError
@@ -19,7 +19,7 @@ from rayfl.federation.orders import EvaluateOrder, Given, TrainOrder
 from rayfl.models import FlatModel, Part, build_model
 from rayfl.models.zoo import wants_channels_last
 from rayfl.own_code import told_as
-from rayfl.randomness import Purpose, generator, torch_seed
+from rayfl.randomness import Purpose, generator, global_generators_kept, torch_seed
 from rayfl.training.batches import draw_batches, largest_batch
 from rayfl.training.choice import try_together
 from rayfl.training.evaluation import score_together
@@ -86,7 +86,7 @@ class Worker:
         """Train clients; see Federation.train."""
         self.states.drop_unkept(order.slot)
         size = TOGETHER if self.config.training == "vectorised" else 1
-        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+        with global_generators_kept([self.device] if self.device.type == "cuda" else []):
             for begin in range(0, len(order.clients), size):
                 self._train(stacks, order, range(begin, min(begin + size, len(order.clients))))
 
@@ -102,8 +102,12 @@ class Worker:
                 vectors = train_together(self.model, trainees, local, lr)
             else:
                 vectors = [train_alone(self.model, trainee, local, lr) for trainee in trainees]
-        for client, vector in zip(clients, vectors, strict=True):
+        for client, vector, trainee in zip(clients, vectors, trainees, strict=True):
             self._store(order.slot, client, vector.cpu().numpy(), order.keep)
+            if order.momentum is not None and trainee.velocity is not None:
+                momentum = np.zeros(self.layout.size, np.float32)  # as long as a model; buffers have none
+                momentum[: self.layout.parameters] = trainee.velocity.cpu().numpy()
+                self.states.put(order.momentum, client, momentum, keep=True)
 
     def sums(
         self, _: Any, slot: str, clients: np.ndarray, clusters: np.ndarray, weights: np.ndarray, bits: int, part: Part
@@ -141,6 +145,11 @@ class Worker:
         distances = [float(np.square(v - initial, dtype=np.float64).sum()) for v in vectors]
         return project_all(low_rank, vectors, initial), np.array(distances)
 
+    def distances(self, points: np.ndarray, slot: str, clients: np.ndarray) -> np.ndarray:
+        """Return the squared L2 distance of each client's parameters from each point (n, K)."""
+        models = (self._model_of(slot, c)[None, : self.layout.parameters] for c in clients.tolist())
+        return np.concatenate([squared_distances(model, points) for model in models])
+
     def collect(self, _: Any, slot: str, clients: np.ndarray, where: slice) -> np.ndarray:
         """Return a piece of each client's model, stacked."""
         return np.stack([self._model_of(slot, c)[where] for c in clients.tolist()])
@@ -174,13 +183,14 @@ class Worker:
 
     def evaluate(self, stacks: list[np.ndarray], order: EvaluateOrder) -> tuple[np.ndarray, np.ndarray]:
         """Test clients, those of a task together."""
+        samples_of = self.partition.test_of if order.split == "test" else self.partition.validation_of
         clients: list[int] = []
         scores: list[tuple[float, float, float]] = []
         for sources, members in order.tasks:
             vectors = self._vectors(stacks, sources, int(members[0]))
             self.model.load(vectors[0])
             others = [torch.tensor(v, device=self.device) for v in vectors[1:]]
-            tests = [self._samples(c, self.partition.test_of(c)) for c in members.tolist()]
+            tests = [self._samples(c, samples_of(c)) for c in members.tolist()]
             clients += members.tolist()
             scores += score_together(self.model, tests, self.dataset.classes, others, order.combine)
         return np.array(clients), np.array(scores).T
@@ -213,7 +223,16 @@ class Worker:
             ],
             partner=self._partner(stacks, order, at, client),
             contrasts=self._contrasts(stacks, order, at),
+            velocity=self._velocity(order, client),
         )
+
+    def _velocity(self, order: TrainOrder, client: int) -> torch.Tensor | None:
+        if order.momentum is None:
+            return None
+        kept = self.states.get(order.momentum, client)
+        if kept is None:
+            return torch.zeros_like(self.model.gradient)
+        return torch.tensor(kept[: self.layout.parameters], device=self.device)
 
     def _start(self, stacks: list[np.ndarray], order: TrainOrder, at: int, client: int) -> torch.Tensor:
         own = self._model_of(order.slot, client) if self.states.is_kept(order.slot, client) else self.initial

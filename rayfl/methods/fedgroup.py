@@ -60,7 +60,7 @@ class FedGroup(Clustered):
 
     def _group(self, newcomers: np.ndarray) -> None:
         state, fed = self.state, self.fed
-        fed.train(newcomers, start=everyone(fed.initial, fed.clients), stream=1)
+        fed.train(newcomers, start=everyone(fed.initial, fed.clients), stream=1, from_rest=True)
         updates = fed.collect(newcomers) - fed.initial[: fed.layout.parameters]
         if len(state.centres):
             state.assignment[newcomers] = cosine(updates, state.directions).argmax(axis=1)

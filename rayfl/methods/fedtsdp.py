@@ -6,7 +6,8 @@ L2 distance of their weights (Eq. 9) splits the groups, the share of layers that
 batch's points are drawn more often (Eq. 7, 8). Else the last clusters stay. Layers that are not shared stay on the
 client.
 
-- The public data are the test samples without their labels.
+- The public data (`partition.public`) are in nobody's training, validation or test set: the source's test split without
+  its labels, as in the paper (4.1), or a share of the samples where there is no such split.
 - Points that DBSCAN calls noise are clusters of their own. Absent clients keep their cluster's model.
 """
 
@@ -52,6 +53,7 @@ class FedTSDP(Method):
     """Two-stage decoupling with adaptive personalisation layers."""
 
     paper = "FedTSDP"
+    needs_public = True
     Options = FedTSDPOptions
     options: FedTSDPOptions
     state: FedTSDPState

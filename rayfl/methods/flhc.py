@@ -51,7 +51,7 @@ class FLHC(Clustered):
     def _cluster(self) -> None:
         state, fed = self.state, self.fed
         clients = np.arange(fed.clients)
-        fed.train(clients, start=everyone(state.centres[0], fed.clients), stream=1)
+        fed.train(clients, start=everyone(state.centres[0], fed.clients), stream=1, from_rest=True)
         updates = (fed.collect(clients) - state.centres[0, : fed.layout.parameters]).astype(np.float64)
         distances = cosine_distances(updates) if self.options.distance == "cosine" else l2_distances(updates)
         threshold = self.options.threshold

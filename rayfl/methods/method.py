@@ -24,6 +24,8 @@ class Method(ABC):
     Options: ClassVar[type[MethodOptions]] = MethodOptions
     #: Where it is described, for `rayfl methods`.
     paper: ClassVar[str] = ""
+    #: Whether the server needs public samples: partition.public then is not none (`self.fed.public`).
+    needs_public: ClassVar[bool] = False
 
     state: Any
 
@@ -72,6 +74,7 @@ class Method(ABC):
         """Train every client once more, from what it would be tested with, and return what to test then.
 
         Of a mixture, each part is trained with the others fixed, so that the sum is still a sum (thesis 7.4.4).
+        Momentum starts from rest, also where clients keep it from round to round.
         """
         tested, clients = self.tested_models(), np.arange(self.fed.clients)
         parts = tested.parts if isinstance(tested, Mixture) else (tested,)
@@ -82,7 +85,7 @@ class Method(ABC):
             start = part if isinstance(part, Models) else None
             partner = parts[1 - number] if len(parts) == 2 else None
             slot = part.slot if isinstance(part, Own) else f"fine-tuned {number}"
-            self.fed.train(clients, start, keep=True, partner=partner, slot=slot, stream=FINE_TUNING)
+            self.fed.train(clients, start, keep=True, partner=partner, slot=slot, stream=FINE_TUNING, from_rest=True)
             tuned.append(Own(slot))
         return Mixture(tuple(tuned), "logits") if len(parts) == 2 else tuned[0]
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from rayfl.errors import InputError, closest
 from rayfl.models.layout import Layout
+from rayfl.models.outside import Outside
 
 
 class FlatModel:
@@ -20,6 +21,8 @@ class FlatModel:
     `vector` (size,) and `gradient` (P,) are live: a step of SGD is `vector[:P] -= lr * gradient`. Autograd
     adds to the gradient in place; clear it with `gradient.zero_()`, since `module.zero_grad()` would cut the
     views loose. Parameters that do not require a gradient keep one of zero.
+
+    What else the module has is in `outside`: it begins every training and every test as it was built.
 
     With `channels_last` the weights of 2-d convolutions lie so in the vector, and maps between layers in memory, that
     a CPU goes through them faster; a network that calls `view` on such maps would fail. Runs are in float32 throughout;
@@ -54,6 +57,7 @@ class FlatModel:
             tensor.data = unflattened(self.vector[where], shape, last)
             if where.stop <= self.layout.parameters:
                 tensor.grad = unflattened(self.gradient[where], shape, last)
+        self.outside = Outside(module, tensors)
 
     def load(self, vector: np.ndarray | torch.Tensor) -> None:
         """Copy `vector` in. It may be read-only, as arrays out of shared memory are, and is never aliased."""
@@ -104,7 +108,7 @@ class FlatModel:
 def unflattened(piece: torch.Tensor, shape: tuple[int, ...], channels_last: bool) -> torch.Tensor:
     """Return a piece of a flat vector, or of rows of them, as the tensors it is, a view."""
     if not channels_last:
-        return piece.unflatten(-1, shape)
+        return piece.view((*piece.shape[:-1], *shape))  # unflatten has no way to a single number
     out, channels, height, width = shape
     return piece.unflatten(-1, (out, height, width, channels)).movedim(-1, -3)
 

@@ -15,8 +15,9 @@ from torch.nn.parameter import is_lazy
 
 from rayfl.config import ModelConfig
 from rayfl.errors import InputError, closest, shown
+from rayfl.models.outside import Outside
 from rayfl.own_code import import_module_of, reason
-from rayfl.randomness import Purpose, torch_seed
+from rayfl.randomness import Purpose, global_generators_kept, seed_globals, torch_seed
 
 Shape = tuple[int, ...]
 
@@ -43,9 +44,9 @@ def build_model(
     >>> build_model(ModelConfig(name="mlp"), (1, 8, 8), classes=10).head
     Linear(in_features=200, out_features=10, bias=True)
     """
-    with torch.random.fork_rng(devices=[]):
-        # Not torch.manual_seed: it would reseed the GPUs too, which fork_rng(devices=[]) does not put back.
-        torch.default_generator.manual_seed(torch_seed(seed, Purpose.MODEL, index))
+    with global_generators_kept():
+        # Not torch.manual_seed: it would reseed the GPUs too, and they would not be put back.
+        seed_globals(torch_seed(seed, Purpose.MODEL, index))
         if ":" in config.name:
             return _build_imported(config, input_shape, classes, vocabulary)
         return _build_from_zoo(config, input_shape, classes, vocabulary)
@@ -441,6 +442,8 @@ def _try_out(module: nn.Module, name: str, input_shape: Shape, classes: int, voc
     kind = torch.long if vocabulary is not None else torch.float32
     batch = torch.zeros(3, *input_shape, dtype=kind)
     training = module.training
+    lazy = any(is_lazy(tensor) for tensor in (*module.parameters(), *module.buffers()))
+    before = None if lazy else Outside(module)
     try:
         with torch.no_grad():
             output = module.eval()(batch)
@@ -449,6 +452,8 @@ def _try_out(module: nn.Module, name: str, input_shape: Shape, classes: int, voc
             f"model.name={name} fails on a batch of shape {tuple(batch.shape)}: {reason(error)}"
         ) from error
     module.train(training)
+    if before is not None:
+        before.reset()  # it counts as never called
     got = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
     if got != (3, classes):
         raise InputError(

@@ -7,6 +7,7 @@ else: links inside it are never followed, and only plain files are opened.
 import errno
 import fcntl
 import os
+import shutil
 import stat
 import uuid
 from abc import ABC, abstractmethod
@@ -77,12 +78,13 @@ class Storage:
         """Make the folder where it is not there yet."""
         self._attempt(self._backend.make)
 
-    def claim(self) -> bool:
-        """Make the folder, and say whether it is new: of several processes that try, only one is told so.
+    def claim(self, name: str, data: bytes) -> bool:
+        """Make the folder with a first file in it; False if it is there: of several processes, only one is told True.
 
-        Object stores have no folders to make, so there two processes may both be told so at the same moment.
+        A folder without the file is never seen. Object stores have no folders to make: there two processes may both be
+        told True at the same moment.
         """
-        return self._attempt(self._backend.claim)
+        return self._attempt(lambda: self._backend.claim(name, data))
 
     def _attempt(self, action: Callable[[], T]) -> T:
         try:
@@ -127,7 +129,7 @@ class Storage:
                 mine = stack.enter_context(self._backend.locked())
             except OSError as error:
                 raise InputError(
-                    f"{self.path} cannot be locked: {error.strerror or error}; mend that, or set output.dir to another"
+                    f"{self.path} cannot be locked: {error.strerror or error}; fix that, or set output.dir to another"
                     " folder"
                 ) from None
             if not mine:
@@ -160,7 +162,7 @@ class _Backend(ABC):
     def make(self) -> None: ...
 
     @abstractmethod
-    def claim(self) -> bool: ...
+    def claim(self, name: str, data: bytes) -> bool: ...
 
     @abstractmethod
     def probe(self) -> None: ...
@@ -198,12 +200,18 @@ class _Local(_Backend):
         self._root.mkdir(parents=True, exist_ok=True)
         self.probe()
 
-    def claim(self) -> bool:
+    def claim(self, name: str, data: bytes) -> bool:
         self._root.parent.mkdir(parents=True, exist_ok=True)
+        aside = self._root.parent / f".new-{uuid.uuid4().hex}"
         try:
-            self._root.mkdir()
-        except FileExistsError:
-            return False
+            aside.mkdir()
+            _Local(aside).write(name, data)
+            aside.rename(self._root)  # which no folder that has something in it lets happen
+        except BaseException as error:
+            shutil.rmtree(aside, ignore_errors=True)
+            if isinstance(error, OSError) and error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                return False
+            raise
         return True
 
     def probe(self) -> None:
@@ -361,10 +369,11 @@ class _Remote(_Backend):
         self._fs.create_dir(self._root, recursive=True)
         self.probe()
 
-    def claim(self) -> bool:
+    def claim(self, name: str, data: bytes) -> bool:
         if self.exists(""):
             return False
         self.make()
+        self.write(name, data)
         return True
 
     def probe(self) -> None:

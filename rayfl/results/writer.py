@@ -185,7 +185,7 @@ def check_tables(storage: Storage, last: int, method: str, seed: int) -> int:
         files = [f for f in storage.list(name) if f.endswith(".parquet")]
         if files != [_part_name(number) for number in range(len(files))]:
             raise InputError(
-                f"{storage.path}/{name} holds files that no run writes: restore the right ones, or run anew"
+                f"{storage.path}/{name} holds files that no run writes: restore the right ones, or start a new run"
             )
         for file in files:
             where = f"{storage.path}/{name}/{file}"
@@ -193,20 +193,20 @@ def check_tables(storage: Storage, last: int, method: str, seed: int) -> int:
                 part = read_table(storage.read(f"{name}/{file}"))
             except (pa.ArrowException, OSError, ValueError) as error:
                 raise InputError(
-                    f"{where} is damaged ({str(error).splitlines()[0]}): restore it, or run anew"
+                    f"{where} is damaged ({str(error).splitlines()[0]}): restore it, or start a new run"
                 ) from None
             if not part.schema.equals(schema):
-                raise InputError(f"{where} is no table of a run: it has other columns; restore it, or run anew")
+                raise InputError(f"{where} is no table of a run: it has other columns; restore it, or start a new run")
             rounds += pc.unique(part["round"]).to_pylist()
             runs |= set(pc.unique(part["run"]).to_pylist())
             if name == "rounds":
                 keys = set(zip(part["method"].to_pylist(), part["seed"].to_pylist(), strict=True))
                 if keys - {(method, seed)}:
-                    raise InputError(f"{where} is of another run, {keys}: restore the right one, or run anew")
+                    raise InputError(f"{where} is of another run, {keys}: restore the right one, or start a new run")
         if len(runs) > 1 or len(set(rounds)) < len(rounds) or min(rounds, default=1) < 1:
             raise InputError(
                 f"{storage.path}/{name} holds files of several runs, {sorted(runs)}, or one of them twice:"
-                " restore the right ones, or run anew"
+                " restore the right ones, or start a new run"
             )
         if name == "rounds":
             written = max(rounds, default=0)
@@ -214,7 +214,7 @@ def check_tables(storage: Storage, last: int, method: str, seed: int) -> int:
             # One after the other, and not all at once: a forged file may speak of a billion rounds.
             missing = list(islice((n for n in range(1, max(last, written) + 1) if n not in present), 5))
             if missing:
-                raise InputError(f"{storage.path}/rounds lacks rounds {missing}: restore its files, or run anew")
+                raise InputError(f"{storage.path}/rounds lacks rounds {missing}: restore its files, or start a new run")
     return written
 
 
@@ -228,7 +228,7 @@ def written_config(storage: Storage) -> dict[str, Any] | None:
             except (ValueError, RecursionError):
                 tree = None
             if not isinstance(tree, dict):
-                raise InputError(f"{storage.path}/rounds/{file} is damaged: restore it, or run anew")
+                raise InputError(f"{storage.path}/rounds/{file} is damaged: restore it, or start a new run")
             return tree
     return None
 

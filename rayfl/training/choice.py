@@ -10,12 +10,12 @@ from dataclasses import replace
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from rayfl.config import LocalConfig
 from rayfl.data import Dataset
 from rayfl.errors import InputError
 from rayfl.models import FlatModel
+from rayfl.randomness import global_generators_kept
 from rayfl.training import loop
 from rayfl.training.batches import batch_sizes, largest_batch
 from rayfl.training.layers import is_plain
@@ -37,8 +37,9 @@ def faster_together(model: FlatModel, batch_size: int, device: str, capability: 
         # several. Torch's own LSTM is one kernel, ours hundreds.
         return model.layout.parameters <= 1_000_000 and not any(issubclass(kind, nn.RNNBase) for kind in kinds)
     # Beyond these sizes the weights of several clients no longer fit the caches. The loop's time over ours by number of
-    # parameters, batch 10, on AVX-512: dense 25,000 2.0, 51,000 1.3, 80,000 0.7; convolutional 21,000 2.2, 80,000 1.4.
-    # Measured before products and convolutions were called in blocks, and not again since.
+    # parameters, AVX2 / AVX-512 at batch 10: dense 25,000 1.5 / 1.5, 50,000 1.0 / 1.1, 75,000 1.0 / 0.9; convolutional,
+    # over the better order in memory, 46,000 1.2 / 1.4, 80,000 1.1 / 1.0, 175,000 0.9 / 0.9 (`trainers --only hidden
+    # channels`).
     if kinds <= DENSE:
         return model.layout.parameters <= 50_000 and batch_size <= 128
     # Convolutions in groups are a matter of a library's kernels: on other CPUs nobody has measured them.
@@ -70,9 +71,6 @@ def vectorisable(model: FlatModel, inputs: torch.Tensor, shorter: Collection[int
     """
     if any(model.layout.channels_last):
         return "its weights lie with the channels last, which only the loop can follow"
-    for name, module in model.module.named_modules():
-        if isinstance(module, _BatchNorm) and module.momentum is None:
-            return f"{name} (momentum=None) averages over a count of batches that is no part of the model"
     before = model.copy()
     # Numbers without a pattern, so that two orders of summing hardly agree by luck, whatever the run's seed.
     generator = torch.Generator().manual_seed(0)
@@ -94,21 +92,34 @@ def vectorisable(model: FlatModel, inputs: torch.Tensor, shorter: Collection[int
             same = same and _all_equal(few + alone)
     except Exception as error:
         return f"vmap cannot follow it: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    if changed := _changed_in_training(model, inputs):
+        return f"training changes its {', '.join(changed)}, which only the loop can keep apart for each client"
     if not same:
         return "it does not give the same bits in all places and companies, or draws random numbers of its own"
     if group.drew and inputs.device.type != "cpu":
         return None  # a GPU's dropout draws in one kernel, other numbers than ours
-    buffers = [(buffer, buffer.clone()) for buffer in model.module.buffers()]  # counters too
-    with torch.random.fork_rng([inputs.device] if inputs.device.type == "cuda" else []):
+    with global_generators_kept([inputs.device] if inputs.device.type == "cuda" else []):
         by_the_loop = loop.train_alone(model, trainee, local, lr).clone()
-    for buffer, value in buffers:
-        buffer.copy_(value)
+    model.outside.reset()
     model.load(before)
     for part in (model.layout.part("all"), model.layout.buffers):
         close = (together - by_the_loop)[part].norm() <= 1e-3 * (by_the_loop - start)[part].norm()
         if not close:
             return "a step together is not that of the loop; it may draw random numbers in a way of its own"
     return None
+
+
+def _changed_in_training(model: FlatModel, inputs: torch.Tensor) -> list[str]:
+    """Return what a forward pass changes of the network outside its vector."""
+    before = model.copy()
+    model.outside.reset()
+    model.module.train()
+    with torch.no_grad(), global_generators_kept([inputs.device] if inputs.device.type == "cuda" else []):
+        model.module(inputs)
+    changed = model.outside.changed()
+    model.outside.reset()
+    model.load(before)
+    return changed
 
 
 def _variants(

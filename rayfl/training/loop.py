@@ -7,6 +7,7 @@ from torch.nn.functional import cross_entropy
 
 from rayfl.config import LocalConfig
 from rayfl.models import FlatModel
+from rayfl.randomness import seed_globals
 from rayfl.training.terms import Contrast, FlatPull, ParameterContrast, Partner, RepresentationContrast
 from rayfl.training.trainee import Trainee
 
@@ -14,14 +15,18 @@ from rayfl.training.trainee import Trainee
 def train_alone(model: FlatModel, trainee: Trainee, local: LocalConfig, lr: float) -> torch.Tensor:
     """Return the trainee's trained vector (size,), the buffers included; it is `model`'s own, until the next call.
 
-    Seeds torch's generators, so wrap calls in torch.random.fork_rng.
+    Seeds the global generators, so wrap calls in `global_generators_kept`.
     """
+    model.outside.reset()
     model.load(trainee.start)
-    # Not torch.manual_seed: it looks for every kind of device there may be, which takes longer than a small step.
-    torch.default_generator.manual_seed(trainee.seed)
+    if model.outside.has_own_code:
+        seed_globals(trainee.seed)
+    else:  # Not torch.manual_seed: it looks for every kind of device there may be, longer than a small step takes.
+        torch.default_generator.manual_seed(trainee.seed)
     if model.vector.device.type == "cuda":
         torch.cuda.manual_seed(trainee.seed)
-    train(model, trainee.batches, local, lr, trainee.pulls, trainee.partner, trainee.contrasts)
+    train(model, trainee.batches, local, lr, trainee.pulls, trainee.partner, trainee.contrasts, trainee.velocity)
+    model.outside.gather()
     return model.vector
 
 
@@ -33,14 +38,17 @@ def train(
     pulls: Sequence[FlatPull] = (),
     partner: Partner | None = None,
     contrasts: Sequence[Contrast] = (),
+    velocity: torch.Tensor | None = None,
 ) -> None:
     """Run SGD on `model`, in place: cross-entropy plus the pulls, whose gradients are added in closed form.
 
-    With a partner, the cross-entropy is that of both models' added logits; the contrasts are further terms.
+    With a partner, the cross-entropy is that of both models' added logits; the contrasts are further terms. Momentum
+    goes on from `velocity`, in place, or else from rest.
     """
     parameters = model.vector[: model.layout.parameters]
     gradient = model.gradient
-    velocity = torch.zeros_like(gradient) if local.momentum else None
+    if velocity is None and local.momentum:
+        velocity = torch.zeros_like(gradient)
     of_samples = [c for c in contrasts if isinstance(c, RepresentationContrast)]
     of_parameters: list[FlatPull | ParameterContrast] = [*pulls]
     of_parameters += [c for c in contrasts if isinstance(c, ParameterContrast)]

@@ -40,7 +40,8 @@ def gpu_memory(
     Training holds every map of a batch and its gradient, and a few vectors per client; testing holds two maps of CHUNK
     samples. Workspaces of convolutions, which may be larger than the maps, are in CONTEXT.
     """
-    sizes = _map_bytes(model.module, sample)
+    with model.outside.fresh():
+        sizes = _map_bytes(model.module, sample)
     clients = 1
     if together:
         clients = DENSE_GROUP if all(isinstance(m, nn.Linear) for m in _weighted(model.module)) else GROUP

@@ -10,6 +10,9 @@ CHUNK = 512
 
 Combine = Literal["logits", "probabilities"]
 
+#: Which of a client's samples are tested on.
+Split = Literal["test", "validation"]
+
 
 @dataclass(frozen=True)
 class Scores:

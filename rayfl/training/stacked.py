@@ -123,7 +123,11 @@ def _other_outputs(model: FlatModel, features: bool, stack: torch.Tensor, inputs
 
     if len(stack) > 1 and _is_dense(model.module):
         return torch.cat([vmap(run, in_dims=(0, None))(stack, part) for part in parts], dim=1)
-    return torch.stack([torch.cat([run(vector, part) for part in parts]) for vector in stack])
+    outputs = []
+    for vector in stack:
+        with model.outside.fresh():
+            outputs.append(torch.cat([run(vector, part) for part in parts]))
+    return torch.stack(outputs)
 
 
 def _models_at_once(model: FlatModel, samples: int) -> int:

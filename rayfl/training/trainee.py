@@ -23,3 +23,5 @@ class Trainee:
     pulls: Sequence[FlatPull] = ()
     partner: Partner | None = None
     contrasts: Sequence[Contrast] = ()
+    velocity: torch.Tensor | None = None
+    """(parameters,): the momentum that the training begins with and, in place, leaves; None: it begins from rest."""

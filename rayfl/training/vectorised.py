@@ -131,6 +131,8 @@ class Group:
                 else:
                     yield batch
             trained[at] = torch.cat([self.parameters[row], *(b[row].flatten() for b in self.buffers.values())])
+            if self.velocity is not None and trainee.velocity is not None:
+                trainee.velocity.copy_(self.velocity[row])
         self.generators[row] = None
 
     def _enter(self, row: int, trainee: Trainee) -> None:
@@ -139,7 +141,7 @@ class Group:
             if name in self.buffers:
                 self.buffers[name][row] = trainee.start[where].view(shape)
         if self.velocity is not None:
-            self.velocity[row] = 0
+            self.velocity[row] = 0 if trainee.velocity is None else trainee.velocity
         self.generators[row] = _generator(self.parameters.device, trainee.seed)
         if self.partners is not None and trainee.partner is not None:
             self.partners[row] = trainee.partner.vector
