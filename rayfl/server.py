@@ -77,6 +77,7 @@ class Server:
             tuned = self.fed.evaluate(self.method.fine_tune())
             extras["finetuned_accuracy"] = self._weighted(tuned.accuracy)
             extras["finetuned_macro_f1"] = self._weighted(tuned.macro_f1)
+        extras |= self.fed.ledger.in_fedavg_units()
         extras.update(self.method.extras())
         return self._record(number, cohort, scores, extras, time.perf_counter() - begin)
 

@@ -4,11 +4,9 @@ Planning, combining and counting happen here, once. A federation adds only how t
 process, or actors on Ray), so two federations cannot disagree. Results never depend on which worker did what.
 """
 
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -18,6 +16,7 @@ from rayfl.clustering.similarity import LowRankMap
 from rayfl.config import ModelConfig
 from rayfl.errors import InputError
 from rayfl.federation.client_state import ClientState
+from rayfl.federation.ledger import FORWARD, TRAINING, Ledger
 from rayfl.federation.orders import EvaluateOrder, Given, TrainOrder
 from rayfl.models import Layout, Part
 from rayfl.training.passes import Combine, Scores, Split, plan_groups
@@ -83,27 +82,14 @@ def everyone(model: np.ndarray, clients: int, part: Part = "all") -> Models:
     return Models(model[None], np.zeros(clients, np.int32), part)
 
 
+def _different_stacks(handed: Sequence[Models]) -> list[np.ndarray]:
+    """Return the stacks of models, each array once."""
+    return list({id(models.stack): models.stack for models in handed}.values())
+
+
 def momentum_slot(slot: str, stream: int) -> str:
     """Return the slot in which clients keep the momentum of the trainings of another slot and stream."""
     return f"momentum of {slot}" + (f", stream {stream}" if stream else "")
-
-
-@dataclass
-class Ledger:
-    """What a round moved and how long it took."""
-
-    bytes_up: int = 0
-    bytes_down: int = 0
-    seconds: dict[str, float] = field(default_factory=lambda: {"train": 0.0, "eval": 0.0})
-
-    @contextmanager
-    def timed(self, what: str) -> Iterator[None]:
-        """Add the time spent inside to `what`."""
-        begin = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[what] += time.perf_counter() - begin
 
 
 @dataclass(frozen=True)
@@ -169,7 +155,7 @@ class Federation(ABC):
         self.layout, self.initial = facts.layout, facts.initial
         self.clients = len(facts.n_train)
         self.round = 0
-        self.ledger = Ledger()
+        self.ledger = Ledger(self._train_cost, self._layer_bytes())
         self._recipe, self._keep_momentum = facts.recipe, facts.keep_momentum
         self._workers = workers
         self._home = np.full(self.clients, -1)  # the worker that holds what a client keeps
@@ -211,7 +197,7 @@ class Federation(ABC):
     def begin_round(self, number: int) -> None:
         """Start a round: a new ledger, new random streams everywhere, and only kept models are still there."""
         self.round = number
-        self.ledger = Ledger()
+        self.ledger = Ledger(self._train_cost, self._layer_bytes())
         for slot in self._slots.values():
             slot.where[~slot.kept] = -1
 
@@ -240,8 +226,9 @@ class Federation(ABC):
         pulls = [p for p in pulls if p.strength]
         contrasts = [c for c in contrasts if c.weight]
         handed = [start, partner, *[p.models for p in pulls], *[c.models for c in contrasts]]
-        stacks = self._count_down(cohort, [m for m in handed if isinstance(m, Models)])
+        stacks = _different_stacks([m for m in handed if isinstance(m, Models)])
         momentum = momentum_slot(slot, stream) if self._keep_momentum and not from_rest else None
+        self._count_training(cohort, start, [p.models for p in pulls], partner, contrasts, momentum is not None)
         with self.ledger.timed("train"):
             shares = self._split_by_cost(cohort, self._train_cost)
             self._move_to(shares)
@@ -356,10 +343,10 @@ class Federation(ABC):
                 has = np.zeros(self.clients, bool)
             self._map_digest = digest
             self._shared_map = self._share(low_rank)
-        self.ledger.bytes_down += int((~has[asked]).sum()) * low_rank.components.size * FLOAT_BYTES
+        self.ledger.down_bytes(asked, low_rank.components.size * FLOAT_BYTES, new=int((~has[asked]).sum()))
         has[asked] = True
         self._has_map = (low_rank, has)
-        self.ledger.bytes_up += len(asked) * (len(low_rank.components) + 1) * SKETCH_BYTES
+        self.ledger.up(asked, len(asked) * (len(low_rank.components) + 1) * SKETCH_BYTES)
         shares = self._split_by_place(clients, slot)
         answers = self._ask("project", {w: (slot, clients[at]) for w, at in shares.items()}, self._shared_map)
         sketches = np.empty((len(clients), len(low_rank.components)))
@@ -408,9 +395,13 @@ class Federation(ABC):
         return self._compare(clients, stack, None)[1]
 
     def _compare(self, clients: np.ndarray, stack: np.ndarray, partner: Models | None) -> tuple[np.ndarray, np.ndarray]:
-        every = [Models(stack[k : k + 1], np.zeros(self.clients, np.int32)) for k in range(len(stack))]
-        self._count_down(clients, [*every, *([partner] if partner else [])])
-        self.ledger.bytes_up += len(clients) * len(stack) * FLOAT_BYTES
+        for model in stack:
+            self.ledger.down(model, clients, self._layers_in("all"))
+        if partner is not None:
+            self._count_down(clients, partner)
+        models = len(stack) + (partner is not None)
+        self.ledger.computed(clients, self.n_train[clients], models * FORWARD)
+        self.ledger.up(clients, len(clients) * len(stack) * FLOAT_BYTES)
         shared = self._share([stack, *([partner.stack] if partner else [])])
         shares = self._split_by_cost(clients, self.n_train, bound=False)
         answers = self._ask(
@@ -624,24 +615,42 @@ class Federation(ABC):
             bound.append(((sources, np.array([client])), int(max(places))))
         return tasks, bound
 
-    def _count_down(self, cohort: np.ndarray, handed: Sequence[Models]) -> list[np.ndarray]:
-        """Count what is handed to the cohort, what is handed twice once, and return the different stacks."""
-        seen: set[tuple] = set()
-        stacks: list[np.ndarray] = []
-        for models in handed:
-            if not any(stack is models.stack for stack in stacks):
-                stacks.append(models.stack)
-            key = (id(models.stack), models.choice.tobytes(), models.part)
-            if key not in seen:
-                seen.add(key)
-                sizes = self._layer_bytes()[self._layers_in(models.part)].sum()
-                self.ledger.bytes_down += int((models.choice[cohort] >= 0).sum() * sizes)
-        return stacks
+    def _count_training(
+        self,
+        cohort: np.ndarray,
+        start: Models | None,
+        pulls: Sequence[Models],
+        partner: Models | Own | None,
+        contrasts: Sequence[Contrast],
+        keeps_momentum: bool,
+    ) -> None:
+        """Count what a training takes: models handed over, the client's own parts, passes over its samples."""
+        ledger, everything = self.ledger, self._layers_in("all")
+        for models in [start, partner, *pulls]:
+            if isinstance(models, Models):
+                self._count_down(cohort, models)
+        for contrast in contrasts:  # a client must be unlike the other clusters' models too: it receives all of them
+            for model in contrast.models.stack:
+                ledger.down(model, cohort, self._layers_in(contrast.models.part))
+        started = start.choice[cohort] >= 0 if start is not None else np.zeros(len(cohort), bool)
+        covered = self._layers_in(start.part) if start is not None else ~everything
+        ledger.own(int((~started).sum()), everything)
+        ledger.own(int(started.sum()), ~covered)
+        ledger.own(len(cohort) if keeps_momentum else 0, everything)
+        beside = (partner is not None) + sum(len(c.models.stack) for c in contrasts if c.on == "representations")
+        ledger.computed(cohort, self._train_cost[cohort], TRAINING + FORWARD * beside)
+
+    def _count_down(self, cohort: np.ndarray, models: Models) -> None:
+        """Count what is handed to the cohort, as far as it was not in this round already."""
+        rows, pieces = models.choice[cohort], self._layers_in(models.part)
+        for row in np.unique(rows[rows >= 0]):
+            self.ledger.down(models.stack[row], cohort[rows == row], pieces)
 
     def _count_up(self, clients: np.ndarray, part: Part, slot: str) -> None:
         """Count the upload of what the server has not yet got of these clients' latest models."""
         unsent, layers = self._slot(slot).unsent, self._layers_in(part)
-        self.ledger.bytes_up += int((unsent[clients] & layers).sum(axis=0) @ self._layer_bytes())
+        missing = unsent[clients] & layers
+        self.ledger.up(clients[missing.any(axis=1)], int(missing.sum(axis=0) @ self._layer_bytes()))
         unsent[clients] &= ~layers
 
     def _layer_bytes(self) -> np.ndarray:
