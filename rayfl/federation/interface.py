@@ -33,12 +33,14 @@ MODEL = "model"
 class Models:
     """Models handed to clients: a stack of flat vectors, and which of them each client gets.
 
-    `choice[i]` is the row for client i, -1 for none. `part` limits what is handed over (and what travels).
+    `choice[i]` is the row for client i, -1 for none. `part` limits what is handed over (and what travels). Models that
+    the clients could make themselves, such as random ones, do not travel: `travels` is false.
     """
 
     stack: np.ndarray
     choice: np.ndarray
     part: Part = "all"
+    travels: bool = True
 
 
 @dataclass(frozen=True)
@@ -643,6 +645,9 @@ class Federation(ABC):
     def _count_down(self, cohort: np.ndarray, models: Models) -> None:
         """Count what is handed to the cohort, as far as it was not in this round already."""
         rows, pieces = models.choice[cohort], self._layers_in(models.part)
+        if not models.travels:
+            self.ledger.own(int((rows >= 0).sum()), pieces)
+            return
         for row in np.unique(rows[rows >= 0]):
             self.ledger.down(models.stack[row], cohort[rows == row], pieces)
 
