@@ -13,7 +13,7 @@ from rayfl.analysis.truth import adjusted_rand, misclustering, normalised_mutual
 from rayfl.config import Config
 from rayfl.errors import InputError, LostError, MethodError
 from rayfl.federation.client_state import ClientState
-from rayfl.federation.interface import Federation, FederationState, Mixture, Models, Tested
+from rayfl.federation.interface import Federation, FederationState, Mixture, Models, Overlay, Tested
 from rayfl.methods import create_method
 from rayfl.own_code import reason, told_as
 from rayfl.packing import Packed, foreign, pack, refuse_other_shapes, unpack
@@ -133,9 +133,9 @@ class Server:
         parts = [part for t in tested for part in (t.parts if isinstance(t, Mixture) else (t,))]
         m, size = self.fed.clients, self.fed.layout.size
         good = assignment is None or assignment.shape == (m,)
-        for part in parts:
-            if isinstance(part, Models):
-                stack, choice = part.stack, part.choice
+        for models in [part.models if isinstance(part, Overlay) else part for part in parts]:
+            if isinstance(models, Models):
+                stack, choice = models.stack, models.choice
                 good &= stack.ndim == 2 and stack.shape[1] == size and choice.shape == (m,)
                 good = good and bool((choice >= -1).all() and (choice < len(stack)).all())
         if not good:
