@@ -15,6 +15,7 @@ from rayfl.errors import InputError, LostError, MethodError
 from rayfl.federation.client_state import ClientState
 from rayfl.federation.interface import Federation, FederationState, Mixture, Models, Overlay, Tested
 from rayfl.methods import create_method
+from rayfl.models import Layout, Part
 from rayfl.own_code import reason, told_as
 from rayfl.packing import Packed, foreign, pack, refuse_other_shapes, unpack
 from rayfl.randomness import Purpose, generator
@@ -44,6 +45,14 @@ class Snapshot:
     round: int
     method: Packed
     federation: Packed
+
+
+def _is_part(layout: Layout, part: Part) -> bool:
+    try:
+        layout.part(part)
+    except ValueError:
+        return False
+    return True
 
 
 class Server:
@@ -133,7 +142,10 @@ class Server:
         parts = [part for t in tested for part in (t.parts if isinstance(t, Mixture) else (t,))]
         m, size = self.fed.clients, self.fed.layout.size
         good = assignment is None or assignment.shape == (m,)
-        for models in [part.models if isinstance(part, Overlay) else part for part in parts]:
+        for part in parts:
+            if isinstance(part, Overlay):
+                good = good and _is_part(self.fed.layout, part.models.part)
+            models = part.models if isinstance(part, Overlay) else part
             if isinstance(models, Models):
                 stack, choice = models.stack, models.choice
                 good &= stack.ndim == 2 and stack.shape[1] == size and choice.shape == (m,)
