@@ -6,7 +6,6 @@ clusters and means are worked out anew, in float64.
 
 from collections.abc import Callable
 from itertools import product
-from math import ceil
 
 import numpy as np
 import pytest
@@ -514,25 +513,90 @@ def test_fedtsdp_groups_by_predictions_splits_by_weights_and_weighs_its_public_b
     assert record.extras["hopkins"] == pytest.approx(predicted(server, models, draw / 49)[2], rel=1e-3)
 
 
-@pytest.mark.parametrize(("shrink", "shared"), [(0.98, 2), (0.45, 1)])
-def test_fedtsdp_shares_the_ceiling_of_the_layers_that_are_left(small: Make, shrink: float, shared: int) -> None:
+def scores(server: Server, models: np.ndarray) -> tuple[list[float], list[float]]:
+    """Each client's accuracy and loss on its test set with its row of these models."""
+    accuracies, losses = [], []
+    for client, w in enumerate(models):
+        inputs, labels = samples(server, client, worker_of(server).partition.test_of(client))
+        output = logits(tensor(w), inputs)
+        accuracies.append(float((output.argmax(1) == labels).double().mean()))
+        losses.append(float(cross_entropy(output, labels)))
+    return accuracies, losses
+
+
+def test_fedtsdp_tempered_adds_to_weights_that_begin_at_one_and_are_not_divided(small: Make) -> None:
+    options = [
+        "method.public_batch=20",
+        "method.hopkins=0.001",
+        "method.draw=tempered",
+        "method.report_divergence=true",
+    ]
+    server = small("fedtsdp", *options, "method.eps_predictions=1.0", "method.eps_weights=100.0", UNEQUAL)
+    weights, batches = np.ones(48), []
+    for number in (1, 2, 3):
+        started = server.method.state.models.copy()
+        record = server.run_round(number)
+        models = all_trained(server, EVERYONE, started[0])
+        batch, probabilities, statistic = predicted(server, models, weights / weights.sum())
+        assert record.extras["hopkins"] == pytest.approx(statistic, rel=1e-3)
+        divergences = record.extras["divergence"]
+        assert divergences["clients"] == EVERYONE.tolist()
+        np.testing.assert_allclose(divergences["matrix"], js_divergences(probabilities), atol=1e-4)
+        weights[batch] += 48 / 20  # Eq. 7
+        np.testing.assert_allclose(server.method.state.draw, weights)
+        batches.append(batch)
+    in_the_first = [len(np.intersect1d(batches[0], other)) for other in batches[1:]]
+    assert max(in_the_first) <= 16  # as printed, 20 or 19 of the 20
+
+
+def test_fedtsdp_as_printed_draws_the_same_public_batch_after_the_first_clustering() -> None:
+    """The arithmetic in the method's docstring, with the sizes of the paper's CIFAR-10 and a batch of 50."""
+    points, batch = 10_000, 50
+    weights = np.full(points, 1 / points)
+    weights[:batch] += points / batch  # Eq. 7
+    weights /= weights.sum()  # Eq. 8
+    assert weights[0] == pytest.approx(1 / batch, rel=1e-3)
+    assert weights[batch:].sum() == pytest.approx((points - batch) / (points * (points + 1)))
+    draws = [np.random.default_rng(seed).choice(points, batch, replace=False, p=weights) for seed in range(200)]
+    new = np.mean([(drawn >= batch).sum() for drawn in draws])
+    assert new == pytest.approx(batch / points * sum(1 / i for i in range(1, batch + 1)), abs=0.03)  # 0.022
+
+
+# Where the first L layers end: weight, bias, weight, bias.
+ENDS = {0.5: 64 * HIDDEN, 1.0: BACKBONE.stop, 1.5: HEAD.stop - 10, 2.0: HEAD.stop}
+
+
+@pytest.mark.parametrize(
+    ("options", "shared"),
+    [
+        (["method.shrink=0.98"], [2.0, 2.0, 2.0]),  # L_s = 1.96, 1.92, 1.88
+        (["method.shrink=0.75"], [1.5, 1.5, 1.0]),  # 1.5, 1.125, 0.84
+        (["method.shrink=0.45"], [1.0, 0.5, 0.5]),  # 0.9, 0.405, 0.18
+        (["method.shrink=1.0", "method.shared_layers=1.5"], [1.5, 1.5, 1.5]),
+    ],
+)
+def test_fedtsdp_shares_and_tests_the_half_layers_that_are_left_over_the_clients_own(
+    small: Make, options: list[str], shared: list[float]
+) -> None:
     server = small(
         "fedtsdp", "method.public_batch=20", "method.hopkins=0.001", "method.eps_predictions=1.0",
-        "method.eps_weights=100.0", f"method.shrink={shrink}", UNEQUAL,
+        "method.eps_weights=100.0", "evaluate.every=1", *options, UNEQUAL,
     )  # fmt: skip
-    server.run_round(1)
-    models = all_trained(server, EVERYONE, server.fed.initial)
-    assert server.method.state.shared_layers == pytest.approx(2 * shrink)
-    assert ceil(2 * shrink) == shared
-    mine = slice(0, HEAD.stop if shared == 2 else BACKBONE.stop)
-    for number in (2, 3):  # one cluster: it begins from the shared layers' mean, over its own of the rest
-        models[:, mine] = mean(server, EVERYONE, models)[mine]
+    models = np.broadcast_to(server.fed.initial, (CLIENTS, HEAD.stop)).astype(float)
+    for number, layers in enumerate(
+        shared, 1
+    ):  # one cluster: the shared layers' mean over each client's own of the rest
         record = server.run_round(number)
         models = all_trained(server, EVERYONE, models)
         close(server.fed.collect(EVERYONE), models)
-        assert server.method.state.shared_layers == pytest.approx(2 * shrink**number)
-        assert record.extras["shared_layers"] == shared == ceil(2 * shrink**number)
-    assert (len(np.unique(models[:, HEAD], axis=0)) == CLIENTS) and (assigned(server) == 0).all()
+        assert record.extras["shared_layers"] == layers
+        mine = slice(0, ENDS[layers])
+        models[:, mine] = mean(server, EVERYONE, models)[mine]
+        accuracies, losses = scores(server, models)
+        assert record.clients["accuracy"] == pytest.approx(accuracies)
+        assert record.clients["loss"] == pytest.approx(losses, rel=1e-3)
+    assert len(np.unique(models[:, ENDS[1.5] :], axis=0)) == (1 if layers == 2 else CLIENTS)
+    assert (assigned(server) == 0).all()
 
 
 # -- add-ons ---------------------------------------------------------------------------------------------------------
@@ -689,6 +753,17 @@ def test_fine_tuning_is_one_local_round_without_an_average_after_the_last(small:
     close(server.fed.collect(EVERYONE, slot="fine-tuned 0"), tuned)
     assert record.extras["finetuned_accuracy"] == pytest.approx(accuracy(server, [tuned]))
     assert record.extras["finetuned_accuracy"] != record.summary["accuracy"]
+
+
+def test_fine_tuning_personal_layers_begins_from_the_averaged_backbone_over_them(small: Make) -> None:
+    server = small("fedper", "method.finetune=true", "rounds=1", "local.lr=0.3", UNEQUAL)
+    record = server.run_round(1)
+    models = all_trained(server, EVERYONE, server.fed.initial)
+    models[:, BACKBONE] = mean(server, EVERYONE, models)[BACKBONE]
+    assert record.summary["accuracy"] == pytest.approx(accuracy(server, [models]))
+    tuned = all_trained(server, EVERYONE, models, stream=FINE_TUNING)
+    close(server.fed.collect(EVERYONE), tuned)
+    assert record.extras["finetuned_accuracy"] == pytest.approx(accuracy(server, [tuned]))
 
 
 def test_fine_tuning_cam_trains_both_models_beside_each_other_and_tests_their_sum(small: Make) -> None:

@@ -17,7 +17,7 @@ from rayfl.config import ModelConfig
 from rayfl.errors import InputError
 from rayfl.federation.client_state import ClientState
 from rayfl.federation.ledger import FORWARD, TRAINING, Ledger
-from rayfl.federation.orders import EvaluateOrder, Given, TrainOrder
+from rayfl.federation.orders import EvaluateOrder, Given, Source, Task, TrainOrder
 from rayfl.models import Layout, Part
 from rayfl.training.passes import Combine, Scores, Split, plan_groups
 
@@ -51,14 +51,25 @@ class Own:
 
 
 @dataclass(frozen=True)
+class Overlay:
+    """A part of the model handed to a client, `models.part`, laid over the client's own: shared and personal layers.
+
+    Who has no model of its own gets the part over the initial one, who is handed none (-1) its own as it is.
+    """
+
+    models: Models
+    own: Own = Own()
+
+
+@dataclass(frozen=True)
 class Mixture:
     """Several models per client whose outputs are put together: logits added, or probabilities averaged."""
 
-    parts: tuple[Models | Own, ...]
+    parts: tuple[Models | Own | Overlay, ...]
     combine: Combine
 
 
-Tested = Models | Own | Mixture
+Tested = Models | Own | Overlay | Mixture
 
 
 @dataclass(frozen=True)
@@ -87,6 +98,16 @@ def everyone(model: np.ndarray, clients: int, part: Part = "all") -> Models:
 def _different_stacks(handed: Sequence[Models]) -> list[np.ndarray]:
     """Return the stacks of models, each array once."""
     return list({id(models.stack): models.stack for models in handed}.values())
+
+
+def _source(part: Models | Own | Overlay, row: int, has_own: bool) -> Source:
+    """Return what a worker needs to know of one part of what a client is tested with; see EvaluateOrder."""
+    if isinstance(part, Models):
+        return row
+    if isinstance(part, Own):
+        return part.slot if has_own else -1
+    slot = part.own.slot if has_own else None
+    return (row, slot) if row >= 0 else -1 if slot is None else slot
 
 
 def momentum_slot(slot: str, stream: int) -> str:
@@ -134,7 +155,7 @@ class _Slot:
 
     where: np.ndarray  # (m,) worker, -1 for none
     kept: np.ndarray  # (m,) whether it outlives the round
-    unsent: np.ndarray  # (m, layers + 1): parts not yet uploaded, buffers last
+    unsent: np.ndarray  # (m, tensors): those not yet uploaded
 
 
 @dataclass(frozen=True)
@@ -142,7 +163,7 @@ class FederationState:
     """What the server knows of its clients between two rounds: who holds which models, and what has travelled."""
 
     kept: dict[str, np.ndarray]  # by slot, the clients that hold on to a model
-    unsent: dict[str, np.ndarray]  # by slot, for these clients, the parts not yet uploaded
+    unsent: dict[str, np.ndarray]  # by slot, for these clients, the tensors not yet uploaded
     has_map: np.ndarray  # the clients that have got the low-rank map
     map_digest: str
 
@@ -157,7 +178,7 @@ class Federation(ABC):
         self.layout, self.initial = facts.layout, facts.initial
         self.clients = len(facts.n_train)
         self.round = 0
-        self.ledger = Ledger(self._train_cost, self._layer_bytes())
+        self.ledger = Ledger(self._train_cost, self._tensor_bytes())
         self._recipe, self._keep_momentum = facts.recipe, facts.keep_momentum
         self._workers = workers
         self._home = np.full(self.clients, -1)  # the worker that holds what a client keeps
@@ -199,7 +220,7 @@ class Federation(ABC):
     def begin_round(self, number: int) -> None:
         """Start a round: a new ledger, new random streams everywhere, and only kept models are still there."""
         self.round = number
-        self.ledger = Ledger(self._train_cost, self._layer_bytes())
+        self.ledger = Ledger(self._train_cost, self._tensor_bytes())
         for slot in self._slots.values():
             slot.where[~slot.kept] = -1
 
@@ -398,7 +419,7 @@ class Federation(ABC):
 
     def _compare(self, clients: np.ndarray, stack: np.ndarray, partner: Models | None) -> tuple[np.ndarray, np.ndarray]:
         for model in stack:
-            self.ledger.down(model, clients, self._layers_in("all"))
+            self.ledger.down(model, clients, self._tensors_in("all"))
         if partner is not None:
             self._count_down(clients, partner)
         models = len(stack) + (partner is not None)
@@ -431,8 +452,8 @@ class Federation(ABC):
     def evaluate(self, tested: Tested, split: Split = "test") -> Scores:
         """Test every client on its own test set, or on its validation set; who has no samples there gets NaN.
 
-        A client that is handed none (-1), or has none of its own, is tested with the initial model. This is the
-        simulation looking on, so it is not counted as traffic.
+        A client that is handed none (-1), or has none of its own, is tested with the initial model; see also Overlay.
+        This is the simulation looking on, so it is not counted as traffic.
         """
         sizes = self.n_test if split == "test" else self.n_validation
         parts = tested.parts if isinstance(tested, Mixture) else (tested,)
@@ -449,8 +470,10 @@ class Federation(ABC):
                 worker = int(np.argmin(load)) if worker < 0 else worker
                 orders[worker].append(task)
                 load[worker] += cost(task)
-            shared = self._share([p.stack if isinstance(p, Models) else None for p in parts])
-            calls = {w: (EvaluateOrder(tasks, combine, split),) for w, tasks in orders.items() if tasks}
+            handed = [p.models if isinstance(p, Overlay) else p for p in parts]
+            shared = self._share([h.stack if isinstance(h, Models) else None for h in handed])
+            laid = tuple(p.models.part if isinstance(p, Overlay) else "all" for p in parts)
+            calls = {w: (EvaluateOrder(tasks, combine, laid, split),) for w, tasks in orders.items() if tasks}
             answers = self._ask("evaluate", calls, shared)
             scores = np.full((3, self.clients), np.nan)
             for clients, values in answers.values():
@@ -504,7 +527,7 @@ class Federation(ABC):
         for name in state.kept.keys() & state.unsent.keys():
             unsent = state.unsent[name]
             fits = isinstance(unsent, np.ndarray) and unsent.dtype == bool and name not in faults
-            if not fits or unsent.shape != (len(state.kept[name]), len(self.layout.layers) + 1):
+            if not fits or unsent.shape != (len(state.kept[name]), len(self.layout.names)):
                 faults.append(name)
         if faults:
             raise InputError(
@@ -529,7 +552,7 @@ class Federation(ABC):
     def _slot(self, name: str) -> _Slot:
         if name not in self._slots:
             m = self.clients
-            unsent = np.zeros((m, len(self.layout.layers) + 1), bool)
+            unsent = np.zeros((m, len(self.layout.names)), bool)
             self._slots[name] = _Slot(np.full(m, -1), np.zeros(m, bool), unsent)
         return self._slots[name]
 
@@ -591,31 +614,44 @@ class Federation(ABC):
         return {int(w): np.flatnonzero(place == w) for w in np.unique(place)}
 
     def _plan_evaluation(
-        self, parts: Sequence[Models | Own], sizes: np.ndarray
-    ) -> tuple[list[tuple], list[tuple[tuple, int]]]:
-        """Return tasks (a row or a slot per part, clients) that any worker can do, and those bound to one.
+        self, parts: Sequence[Models | Own | Overlay], sizes: np.ndarray
+    ) -> tuple[list[Task], list[tuple[Task, int]]]:
+        """Return tasks (a source for each part, clients) that any worker can do, and those bound to one.
 
         Clients that are tested with the same models share a task. Who is tested with a model of its own is a task
         alone, on the worker that holds it. All of it is the same for any number of workers. `sizes` are the samples
         that each client is tested on; who has none is left out.
         """
-        own_slots = [p.slot for p in parts if isinstance(p, Own)]
-        has_own = np.zeros(self.clients, bool)
-        for name in own_slots:
-            has_own |= self._slot(name).where >= 0
-        choices = np.stack([p.choice if isinstance(p, Models) else np.full(self.clients, -1) for p in parts], axis=1)
-        shared = np.flatnonzero(~has_own & (sizes > 0))
+        choices, places = zip(*[self._rows_and_places(part) for part in parts], strict=True)
+        rows, place = np.stack(choices, axis=1), np.max(places, axis=0)
+
+        def sources(client: int) -> tuple[Source, ...]:
+            return tuple(
+                _source(part, int(row), bool(where[client] >= 0))
+                for part, row, where in zip(parts, rows[client], places, strict=True)
+            )
+
+        shared = np.flatnonzero((place < 0) & (sizes > 0))
         tasks = []
         if len(shared):
-            rows, kind = np.unique(choices[shared], axis=0, return_inverse=True)
-            for group, at in plan_groups(kind.reshape(-1), sizes[shared]):
-                tasks.append((tuple(rows[group].tolist()), shared[at]))
-        bound = []
-        for client in np.flatnonzero(has_own & (sizes > 0)):
-            places = [self._slot(name).where[client] for name in own_slots]
-            sources = tuple(p.slot if isinstance(p, Own) else int(p.choice[client]) for p in parts)
-            bound.append(((sources, np.array([client])), int(max(places))))
+            _, kind = np.unique(rows[shared], axis=0, return_inverse=True)
+            for _, at in plan_groups(kind.reshape(-1), sizes[shared]):
+                tasks.append((sources(int(shared[at[0]])), shared[at]))
+        alone = np.flatnonzero((place >= 0) & (sizes > 0))
+        bound = [((sources(client), np.array([client])), int(place[client])) for client in alone.tolist()]
         return tasks, bound
+
+    def _rows_and_places(self, part: Models | Own | Overlay) -> tuple[np.ndarray, np.ndarray]:
+        """Return each client's row of the part's stack, and the worker that holds its own model (-1: it is not used).
+
+        Where all layers are shared nothing of one's own is left, so clients with the same row share passes.
+        """
+        if isinstance(part, Models):
+            return part.choice, np.full(self.clients, -1)
+        if isinstance(part, Own):
+            return np.full(self.clients, -1), self._slot(part.slot).where
+        covered = (part.models.choice >= 0) & self.layout.covers(part.models.part)
+        return part.models.choice, np.where(covered, -1, self._slot(part.own.slot).where)
 
     def _count_training(
         self,
@@ -627,15 +663,15 @@ class Federation(ABC):
         keeps_momentum: bool,
     ) -> None:
         """Count what a training takes: models handed over, the client's own parts, passes over its samples."""
-        ledger, everything = self.ledger, self._layers_in("all")
+        ledger, everything = self.ledger, self._tensors_in("all")
         for models in [start, partner, *pulls]:
             if isinstance(models, Models):
                 self._count_down(cohort, models)
         for contrast in contrasts:  # a client must be unlike the other clusters' models too: it receives all of them
             for model in contrast.models.stack:
-                ledger.down(model, cohort, self._layers_in(contrast.models.part))
+                ledger.down(model, cohort, self._tensors_in(contrast.models.part))
         started = start.choice[cohort] >= 0 if start is not None else np.zeros(len(cohort), bool)
-        covered = self._layers_in(start.part) if start is not None else ~everything
+        covered = self._tensors_in(start.part) if start is not None else ~everything
         ledger.own(int((~started).sum()), everything)
         ledger.own(int(started.sum()), ~covered)
         ledger.own(len(cohort) if keeps_momentum else 0, everything)
@@ -644,7 +680,7 @@ class Federation(ABC):
 
     def _count_down(self, cohort: np.ndarray, models: Models) -> None:
         """Count what is handed to the cohort, as far as it was not in this round already."""
-        rows, pieces = models.choice[cohort], self._layers_in(models.part)
+        rows, pieces = models.choice[cohort], self._tensors_in(models.part)
         if not models.travels:
             self.ledger.own(int((rows >= 0).sum()), pieces)
             return
@@ -653,20 +689,18 @@ class Federation(ABC):
 
     def _count_up(self, clients: np.ndarray, part: Part, slot: str) -> None:
         """Count the upload of what the server has not yet got of these clients' latest models."""
-        unsent, layers = self._slot(slot).unsent, self._layers_in(part)
+        unsent, layers = self._slot(slot).unsent, self._tensors_in(part)
         missing = unsent[clients] & layers
-        self.ledger.up(clients[missing.any(axis=1)], int(missing.sum(axis=0) @ self._layer_bytes()))
+        self.ledger.up(clients[missing.any(axis=1)], int(missing.sum(axis=0) @ self._tensor_bytes()))
         unsent[clients] &= ~layers
 
-    def _layer_bytes(self) -> np.ndarray:
-        sizes = [where.stop - where.start for _, where in self.layout.layers]
-        return np.array([*sizes, self.layout.size - self.layout.parameters]) * FLOAT_BYTES
+    def _tensor_bytes(self) -> np.ndarray:
+        """Return the size of each tensor of a model: layers travel by tensors, since half of one can be shared."""
+        return np.array([where.stop - where.start for where in self.layout.slices]) * FLOAT_BYTES
 
-    def _layers_in(self, part: Part) -> np.ndarray:
-        """Return which layers, and last whether the buffers, belong to a part."""
-        ranges = self.layout.ranges(part)
-        wheres = [*[where for _, where in self.layout.layers], self.layout.buffers]
-        return np.array([any(r.start <= w.start and w.stop <= r.stop for r in ranges) for w in wheres])
+    def _tensors_in(self, part: Part) -> np.ndarray:
+        """Return which tensors of a model travel with a part."""
+        return np.array(self.layout.tensors_in(part))
 
     def _means(
         self, sums: Iterable[dict[int, np.ndarray]], count: int, totals: np.ndarray, bits: int, part: Part

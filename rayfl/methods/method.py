@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rayfl.federation.interface import Federation, Mixture, Models, Own, Tested
+from rayfl.federation.interface import Federation, Mixture, Models, Overlay, Own, Tested
 from rayfl.methods.options import MethodOptions
 from rayfl.randomness import Purpose, generator
 
@@ -52,7 +52,7 @@ class Method(ABC):
 
     @abstractmethod
     def tested_models(self) -> Tested:
-        """Return what each client is tested with: models handed to it, its `Own`, or a `Mixture`."""
+        """Return what each client is tested with: models handed to it, its `Own`, an `Overlay`, or a `Mixture`."""
 
     def also_tested(self) -> Mapping[str, Tested]:
         """Return models to test besides; their accuracy is reported as `<name>_accuracy` in extras."""
@@ -82,9 +82,12 @@ class Method(ABC):
             raise ValueError("only single models and sums of two can be fine-tuned")
         tuned = []
         for number, part in enumerate(parts):
-            start = part if isinstance(part, Models) else None
+            start = part.models if isinstance(part, Overlay) else part if isinstance(part, Models) else None
+            own = part.own if isinstance(part, Overlay) else part if isinstance(part, Own) else None
+            slot = f"fine-tuned {number}" if own is None else own.slot
             partner = parts[1 - number] if len(parts) == 2 else None
-            slot = part.slot if isinstance(part, Own) else f"fine-tuned {number}"
+            if isinstance(partner, Overlay):
+                raise ValueError("a sum with an overlay cannot be fine-tuned")
             self.fed.train(clients, start, keep=True, partner=partner, slot=slot, stream=FINE_TUNING, from_rest=True)
             tuned.append(Own(slot))
         return Mixture(tuple(tuned), "logits") if len(parts) == 2 else tuned[0]
