@@ -118,9 +118,9 @@ class FeSEM(Clustered):
         state.shots += 1
 
     def tested_models(self) -> Tested:
-        """Test with the cluster's model; while CAM warms up, with each client's own."""
-        if self.warming_up and not self.state.shots:
-            return Own()
+        """Test with the cluster's model; while CAM warms up and W_g is still untrained, with each client's own."""
+        if self.warming_up:
+            return self.centres() if self.state.shots else Own()
         return self.tested(self.centres())
 
 
