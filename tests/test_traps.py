@@ -53,7 +53,11 @@ def close(found: np.ndarray, expected: np.ndarray) -> None:
         ("fedprox_ensemble", ["method.clusters=1"], "method.mu"),
         ("ditto", [], "method.lam"),
         ("cgpfl", ["method.clusters=1"], "method.mu"),
-        ("fesem", ["method.clusters=1", "method.addons=[cam]", "method.cam.warmup=0"], "method.pull"),
+        (
+            "fesem",
+            ["method.clusters=1", "method.addons=[cam]", "method.cam.warmup=0", "method.pull_reading=cam"],
+            "method.pull",
+        ),
         ("ifca", ["method.clusters=1", "method.addons=[cks]"], "method.cks.strength"),
         ("wecfl", ["method.clusters=1", "method.addons=[con_cks]"], "method.cks.strength"),
     ],

@@ -18,7 +18,7 @@ from rayfl.clustering.cluster_number import (
 from rayfl.clustering.clusterability import hopkins
 from rayfl.clustering.divergence import jensen_shannon, kl_divergences
 from rayfl.clustering.grouping import agglomerative, bipartition, components, dbscan, edc, merge_clusters
-from rayfl.clustering.kmeans import kmeans, kmeans_plus_plus, nearest
+from rayfl.clustering.kmeans import best_kmeans, kmeans, kmeans_plus_plus, nearest
 from rayfl.clustering.similarity import (
     LowRankMap,
     cosine,
@@ -30,6 +30,7 @@ from rayfl.clustering.similarity import (
     project_all,
     squared_distances,
     unit,
+    update_cosine_distances,
 )
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "Verdict",
     "agglomerative",
     "best_cut",
+    "best_kmeans",
     "bipartition",
     "components",
     "cosine",
@@ -68,4 +70,5 @@ __all__ = [
     "tune_by_granularity",
     "tune_by_silhouette",
     "unit",
+    "update_cosine_distances",
 ]

@@ -74,10 +74,14 @@ Tested = Models | Own | Overlay | Mixture
 
 @dataclass(frozen=True)
 class Pull:
-    """The term strength/2 * ||w - W||^2 of a client's objective, W being the model handed to it, over one part."""
+    """The term strength/2 * ||w - W||^2 of a client's objective, W being the model handed to it, over one part.
+
+    With `per_step`, each step instead moves the client's model by `strength` of the way to W, at any learning rate.
+    """
 
     models: Models
     strength: float
+    per_step: bool = False
 
 
 @dataclass(frozen=True)
@@ -203,9 +207,12 @@ class Federation(ABC):
 
     # -- what a method calls ----------------------------------------------------------------------------------
 
-    def initial_models(self, count: int) -> np.ndarray:
-        """Return so many different initial models (count, size); the first is the one that clients begin with."""
-        return np.stack([self._recipe.build(index).numpy() for index in range(count)])
+    def initial_models(self, count: int, first: int = 0) -> np.ndarray:
+        """Return so many different initial models (count, size), from number `first` on.
+
+        Number 0 is the one that clients begin with.
+        """
+        return np.stack([self._recipe.build(index).numpy() for index in range(first, first + count)])
 
     def has_model(self, clients: np.ndarray, slot: str = MODEL) -> np.ndarray:
         """Return which of these clients have a model of their own: one they keep, or one trained this round."""
@@ -273,7 +280,7 @@ class Federation(ABC):
                     keep=keep,
                     momentum=momentum,
                     start=None if start is None else given(start, clients),
-                    pulls=[(given(p.models, clients), p.strength) for p in pulls],
+                    pulls=[(given(p.models, clients), p.strength, p.per_step) for p in pulls],
                     partner=beside(clients),
                     contrasts=[(given(c.models, clients), c.on, c.temperature, c.weight) for c in contrasts],
                 )

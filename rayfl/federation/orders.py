@@ -29,7 +29,7 @@ class TrainOrder:
     keep: bool = False
     momentum: str | None = None  # the slot of the momentum that clients keep; None: they begin from rest
     start: Given | None = None
-    pulls: list[tuple[Given, float]] = field(default_factory=list)
+    pulls: list[tuple[Given, float, bool]] = field(default_factory=list)  # strength, and whether it is per step
     partner: Given | str | None = None
     contrasts: list[tuple[Given, Literal["parameters", "representations"], float, float]] = field(default_factory=list)
 

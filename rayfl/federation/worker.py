@@ -224,8 +224,8 @@ class Worker:
             batches=self._batches(client, keys),
             seed=torch_seed(self.config.seed, Purpose.DROPOUT, *keys),
             pulls=[
-                FlatPull(self._tensor(stacks, given, at), strength, self.layout.part(given.part))
-                for given, strength in order.pulls
+                FlatPull(self._tensor(stacks, given, at), strength, self.layout.part(given.part), per_step)
+                for given, strength, per_step in order.pulls
                 if given.rows[at] >= 0
             ],
             partner=self._partner(stacks, order, at, client),

@@ -9,6 +9,7 @@ class OneShotIFCA(OneShot):
     """IFCA from the clusters of ONE_SHOT."""
 
     paper = "SR-FCA 5"
+    dampens = True
 
     def round(self, cohort: np.ndarray) -> None:
         """ONE_SHOT, then assign by loss, train, average."""
@@ -17,4 +18,4 @@ class OneShotIFCA(OneShot):
             return
         self.state.assignment[cohort] = self.losses(cohort, self.state.centres).argmin(axis=1)
         self.local_training(cohort, start=self.centres())
-        self.recentre(cohort, damped=self.additive)
+        self.recentre(cohort)
