@@ -196,7 +196,11 @@ class Federation(ABC):
 
     def initial_models(self, count: int) -> np.ndarray:
         """Return so many different initial models (count, size); the first is the one that clients begin with."""
-        return np.stack([self._recipe.build(index).numpy() for index in range(count)])
+        return self.numbered_initial_models(np.arange(count))
+
+    def numbered_initial_models(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the initial models of these numbers (n, size); the same number always gives the same model."""
+        return np.stack([self._recipe.build(int(number)).numpy() for number in numbers])
 
     def has_model(self, clients: np.ndarray, slot: str = MODEL) -> np.ndarray:
         """Return which of these clients have a model of their own: one they keep, or one trained this round."""
