@@ -16,7 +16,9 @@ from rayfl.clustering import (
     recluster,
     squared_distances,
 )
+from rayfl.config import load_config
 from rayfl.errors import InputError, MethodError
+from rayfl.methods import method_options
 from rayfl.server import Server
 
 Make = Callable[..., Server]
@@ -277,3 +279,19 @@ def test_models_that_do_not_fit_side_by_side_are_refused_before_anyone_trains(
             server.run_round(1)
         assert server.fed.ledger.bytes_up == 0
         assert not server.fed.has_model(np.arange(12)).any()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["method.name=cfl", "method.clusters=2", "method.gamma_max=0.5"], r"method\.gamma_max=0\.5 would do nothing"),
+        (
+            ["method.name=local_kmeans", "method.variant=sr_fca", "method.addons=[cks]"],
+            r"set method\.variant=federated",
+        ),
+        (["method.name=fedsoft", "method.start=centre"], r"method\.start"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(words: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        method_options(load_config(None, words).method)

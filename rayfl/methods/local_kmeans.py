@@ -23,7 +23,7 @@ from rayfl.host_memory import collected_need, memory_here, refuse_excess
 from rayfl.methods.clustered import Clustered, ClusteredState
 from rayfl.methods.options import MOST_CLUSTERS, ClusteredOptions
 
-_STARTS = 256  # own random models that are handed out at a time
+_PIECE = 256  # clients whose own random starts are in memory at a time
 
 
 class LocalKMeansOptions(ClusteredOptions):
@@ -80,30 +80,33 @@ class LocalKMeans(Clustered):
                 self.recentre(seen, weighted=not own_starts)  # unweighted, they are K-means' centroids
                 self.share_what_was_learnt_alone(seen)
             return
+        newcomers = cohort[state.assignment[cohort] == NO_CLUSTER]
+        for some in _pieces(newcomers):  # who was not there for the K-means trains alone once and joins the nearest
+            self._train_alone(some, own_starts, keep=False)
+            state.assignment[some] = nearest(fed.collect(some), state.points)
         if own_starts:
             return
-        newcomers = cohort[state.assignment[cohort] == NO_CLUSTER]
-        if len(newcomers):  # who was not there for the K-means trains alone once and joins the nearest cluster
-            fed.train(newcomers)
-            state.assignment[newcomers] = nearest(fed.collect(newcomers), state.points)
         self.local_training(cohort, start=self.centres())
         self.recentre(cohort)
 
-    def _train_alone(self, cohort: np.ndarray, own_starts: bool) -> None:
+    def _train_alone(self, cohort: np.ndarray, own_starts: bool, keep: bool = True) -> None:
         """Train each client from where it stopped; its first start is the common model, or one of its own."""
         fed = self.fed
         new = cohort[~fed.has_model(cohort)] if own_starts else cohort[:0]
         old = np.setdiff1d(cohort, new)
-        for first in range(0, len(new), _STARTS):
-            clients = new[first : first + _STARTS]
+        for clients in _pieces(new):
             choice = np.full(fed.clients, -1)
             choice[clients] = np.arange(len(clients))
             sent = fed.ledger.bytes_down
-            fed.train(clients, Models(fed.numbered_initial_models(clients), choice), keep=True)
+            fed.train(clients, Models(fed.numbered_initial_models(clients), choice), keep=keep)
             fed.ledger.bytes_down = sent  # a client draws its own start: no model travels
         if len(old):
-            fed.train(old, keep=True)
+            fed.train(old, keep=keep)
 
     def tested_models(self) -> Tested:
         """Test with the own model while alone, then with the cluster's."""
         return Own() if self.fed.round < self.options.warmup else self.tested(self.centres())
+
+
+def _pieces(clients: np.ndarray) -> list[np.ndarray]:
+    return [clients[first : first + _PIECE] for first in range(0, len(clients), _PIECE)]
