@@ -30,7 +30,8 @@ from rayfl.federation.interface import Models, Own, Pull, Tested
 from rayfl.methods.clustered import Clustered, ClusteredState
 from rayfl.methods.options import MOST_CLUSTERS, ClusteredOptions
 
-_LARGEST = 2**20  # exact sums have whole weights: each centre's largest is this
+# Exact sums have whole weights, and the more they add up to, the fewer binary places are left for the models.
+_TOTAL, _LEAST = 2**24, 2**10
 
 
 class FedSoftOptions(ClusteredOptions):
@@ -83,7 +84,8 @@ class FedSoft(Clustered):
         start = mixtures if options.start == "mixture" else None
         self.local_training(cohort, start=start, pulls=[Pull(mixtures, options.lam)], keep=True)
         importance = shares * fed.n_train[cohort, None]
-        weights = np.rint(importance / importance.max(axis=0) * _LARGEST).astype(np.int64)
+        largest = max(_TOTAL // len(cohort), _LEAST)
+        weights = np.rint(importance / importance.max(axis=0) * largest).astype(np.int64)
         state.centres = np.stack([fed.mean(cohort, weights[:, k]) for k in range(len(state.centres))])
 
     def tested_models(self) -> Tested:
