@@ -43,6 +43,9 @@ ADDONS = {
     "sr_fca + cam": ("sr_fca", ["method.addons=[cam]"]),
     "fedac by whole weights": ("fedac", ["method.similarity=cosine", "method.report_similarity=true"]),
     "fedac by L2 and granularity": ("fedac", ["method.similarity=l2", "method.tuning=granularity"]),
+    "cfl told K": ("cfl", ["method.clusters=3"]),
+    "local_kmeans with own starts": ("local_kmeans", ["method.variant=sr_fca"]),
+    "sr_fca by L2": ("sr_fca", ["method.distance=l2"]),
     "cgpfl + cks": ("cgpfl", ["method.addons=[cks]"]),
     "ifca + cam + finetune": ("ifca", ["method.addons=[cam]", "method.cam.warmup=2", "method.finetune=true"]),
     "fedavg + finetune": ("fedavg", ["method.finetune=true"]),
@@ -331,7 +334,6 @@ def test_fedsofts_centres_are_means_weighted_by_shares_of_least_loss(quick: Call
     fed.begin_round(1)
     shares = np.maximum(fed.shares_of_least_loss(clients, server.method.state.centres), 0.01)
     assert np.allclose(fed.shares_of_least_loss(clients, server.method.state.centres).sum(axis=1), 1)
-    shares /= shares.sum(axis=1, keepdims=True)
     server.run_round(1)
     models = fed.collect(clients).astype(float)
     for k in range(3):

@@ -13,6 +13,7 @@ import torch
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from rayfl.clustering import best_kmeans
+from rayfl.federation.interface import Models, Own
 from rayfl.federation.serial import SerialFederation
 from rayfl.federation.worker import Worker
 from rayfl.methods.method import FINE_TUNING
@@ -379,6 +380,50 @@ def test_cfl_splits_only_where_the_mean_update_is_short_and_the_longest_long_and
     assert clusters(1.01 * mean_length, 0.99 * longest, warmup=2) == 1
 
 
+def test_cfls_mean_update_weighs_clients_by_samples_unless_told_otherwise(small: Make) -> None:
+    server = small("cfl", "method.warmup=8", UNEQUAL)
+    server.run_round(1)
+    updates = all_trained(server, EVERYONE, server.fed.initial) - server.fed.initial
+    by_samples, plain = np.linalg.norm(mean(server, EVERYONE, updates)), np.linalg.norm(updates.mean(axis=0))
+    assert abs(by_samples - plain) > 1e-3 * plain
+    between = f"method.eps1={(by_samples + plain) / 2}"
+    for weighted, length in ((True, by_samples), (False, plain)):
+        server = small("cfl", "method.warmup=0", "method.eps2=1e-6", between, f"method.weighted={weighted}", UNEQUAL)
+        server.run_round(1)
+        assert len(np.unique(assigned(server))) == (2 if length < (by_samples + plain) / 2 else 1)
+
+
+def test_cfls_gamma_max_forbids_cuts_through_clients_that_are_too_much_alike(small: Make) -> None:
+    _, updates = cfl_updates(small)
+    similarity = cosines(updates)
+    across = min(float(similarity[half == 0][:, half == 1].max()) for half in halves(CLIENTS))
+    bound = np.sqrt((1 - across) / 2)
+    for gamma_max, clusters in ((0.999 * bound, 2), (1.001 * bound, 1)):
+        server = small("cfl", "method.warmup=1", "method.eps1=100", "method.eps2=1e-6", f"method.gamma_max={gamma_max}")
+        server.run_round(1), server.run_round(2)
+        assert len(np.unique(assigned(server))) == clusters
+
+
+def test_cfl_told_k_splits_every_warm_up_the_oldest_first_until_there_are_k_and_asks_no_gate(small: Make) -> None:
+    shut = ["method.eps1=1e-9", "method.eps2=1e9"]  # no update would open these
+    server = small("cfl", "method.warmup=2", "method.clusters=3", *shut)
+    numbers, clusters = [], []
+    for number in range(1, 8):
+        before, centres = assigned(server), server.method.state.centres.astype(np.float64)
+        server.run_round(number)
+        numbers.append(len(server.method.state.centres))
+        clusters.append(assigned(server))
+        if number == 5:  # of the two clusters the older is cut, and then there are three
+            members = np.flatnonzero(before == 0)
+            similarity = cosines(all_trained(server, members, centres[0]) - centres[0])
+            best = min(halves(len(members)), key=lambda half: float(similarity[half == 0][:, half == 1].max()))
+            expected = before.copy()
+            expected[members[best == 1]] = 2
+            assert np.array_equal(clusters[-1], expected)
+    assert numbers == [1, 1, 2, 2, 3, 3, 3]
+    assert np.array_equal(clusters[-1], clusters[4])
+
+
 def test_cfl_cuts_where_the_largest_cosine_across_is_the_least(small: Make) -> None:
     w, updates = cfl_updates(small, seed=7)  # where average and complete linkage cut elsewhere
     similarity = cosines(updates)
@@ -446,6 +491,23 @@ def test_local_kmeans_clusters_once_by_weights_and_late_clients_go_to_the_neares
     close(server.method.state.centres, means(server, cohort, models, rows[cohort], centres))
 
 
+def test_local_kmeans_as_sr_fca_ran_it_tests_plain_centroids_of_models_with_starts_of_their_own(small: Make) -> None:
+    server = small("local_kmeans", "method.variant=sr_fca", "method.warmup=2", "method.clusters=2", UNEQUAL)
+    own = server.fed.initial_models(CLIENTS).astype(np.float64)
+    assert len(np.unique(own, axis=0)) == CLIENTS
+    for number in (1, 2):
+        record = server.run_round(number)
+        own = all_trained(server, EVERYONE, own)
+        assert record.summary["bytes_down"] == 0  # everyone draws its own start and goes on with its own model
+    rows = assigned(server)
+    centroids = plain_means(own, rows)
+    assert rows.tolist() == lloyd(own, centroids).tolist()
+    close(server.method.state.centres, centroids)  # in every layer
+    server.run_round(3)
+    assert np.array_equal(assigned(server), rows)
+    close(server.method.state.centres, centroids)  # nothing is trained any more
+
+
 def test_oneshot_ifca_joins_by_cross_loss_and_goes_on_with_the_least_loss(small: Make) -> None:
     def alone() -> tuple[Server, np.ndarray]:
         server = small("oneshot_ifca", "method.one_shot_rounds=2", "method.smallest=1", UNEQUAL, *threshold)
@@ -478,6 +540,93 @@ def test_oneshot_ifca_joins_by_cross_loss_and_goes_on_with_the_least_loss(small:
     assert np.array_equal(assigned(server), rows)
     models = all_trained(server, EVERYONE, centres[rows])
     close(server.method.state.centres, means(server, EVERYONE, models, rows, centres))
+
+
+def test_sr_fca_refines_from_a_fresh_start_by_trimmed_means_and_reclusters_and_merges_by_cross_loss(
+    small: Make,
+) -> None:
+    start = np.array([0, 0, 1, 1, 1, 1, 1, 2, 2, 3, 3, 3])  # not the planted clusters, which are 012, 345, 678, 9ab
+    options = ["method.one_shot_rounds=1", "method.refine_rounds=2", "method.refinements=1", "method.smallest=1"]
+
+    def refined(threshold: float) -> tuple[Server, np.ndarray]:
+        server = small("sr_fca", *options, "method.beta=0.25", "local.steps=8", UNEQUAL)
+        server.run_round(1)
+        alone = all_trained(server, EVERYONE, server.fed.initial)
+        state = server.method.state
+        state.assignment[:], state.centres, state.threshold = start, alone[:4].astype(np.float32), threshold
+        server.run_round(2), server.run_round(3)
+        return server, alone
+
+    server, alone = refined(1e-6)
+    centres = np.repeat(server.fed.initial[None], 4, axis=0).astype(np.float64)  # fresh, not what ONE_SHOT learnt
+    for number in (2, 3):
+        server.fed.round = number
+        models = all_trained(server, EVERYONE, centres[start])
+        kept = [np.sort(models[start == k], axis=0) for k in range(4)]
+        kept = [rows[1:-1] if len(rows) == 5 else rows for rows in kept]  # floor(0.25 J) is 1 of five, 0 of fewer
+        centres = np.stack([rows.mean(axis=0) for rows in kept])
+    of_centres, of_clients = losses(server, EVERYONE, centres), losses(server, EVERYONE, alone)
+    of_clusters = np.stack([of_clients[start == k].mean(axis=0) for k in range(4)])  # f_c(w_i), with the old members
+    rows = ((of_centres + of_clusters.T) / 2).argmin(axis=1)
+    assert len(np.unique(rows)) == 4
+    assert (rows != start).any()
+    assert np.array_equal(assigned(server), rows)  # nothing is near enough to merge
+    close(server.method.state.centres, centres)
+
+    def between(members: np.ndarray) -> np.ndarray:
+        cross = np.stack([of_centres[members == k].mean(axis=0) for k in range(4)])  # f_c(w_c')
+        return (cross + cross.T) / 2
+
+    new, old = between(rows), between(start)
+    pairs = np.triu_indices(4, 1)
+    threshold = (np.sort(new[pairs])[1] + np.sort(old[pairs])[1]) / 2
+    merged = connected(new <= threshold)
+    assert 1 < len(np.unique(merged)) < 4
+    assert not np.array_equal(together(merged), together(connected(old <= threshold)))  # else members would not show
+    server, _ = refined(threshold)
+    assert np.array_equal(together(assigned(server)), together(merged[rows]))
+    close(server.method.state.centres, np.stack([centres[merged == k].mean(axis=0) for k in np.unique(merged)]))
+    report = server.method.extras()
+    assert (report["clusters_before_merge"], report["clusters_after_merge"]) == (4, len(np.unique(merged)))
+
+
+@pytest.mark.parametrize("start", ["own", "mixture"])
+def test_fedsoft_pulls_to_the_mixture_estimates_shares_every_tau_rounds_and_weighs_by_them(
+    small: Make, start: str
+) -> None:
+    options = ["method.clusters=3", "method.lam=0.5", "method.smoothing=0.05", f"method.start={start}", UNEQUAL]
+    server = small("fedsoft", *options, "method.estimate_every=2", "evaluate.every=1")
+
+    def estimated() -> np.ndarray:
+        """u (n, 3): how many of a client's samples each centre explains best, and at least sigma."""
+        counts = []
+        for client in range(CLIENTS):
+            inputs, labels = samples(server, client, worker_of(server).partition.train_of(client))
+            each = [cross_entropy(logits(tensor(w), inputs), labels, reduction="none") for w in centres]
+            counts.append(np.bincount(torch.stack(each).argmin(dim=0).numpy(), minlength=3) / len(labels))
+        return np.maximum(counts, 0.05)
+
+    centres = server.fed.initial_models(3).astype(np.float64)
+    own = np.repeat(server.fed.initial[None], CLIENTS, axis=0).astype(np.float64)
+    shares = estimated()
+    for number in (1, 2, 3):
+        now = estimated()
+        assert np.array_equal(now, shares) == (number == 1)  # else it would not show when they are estimated
+        shares = shares if number == 2 else now
+        mixtures = shares / shares.sum(axis=1, keepdims=True) @ centres
+        record = server.run_round(number)
+        starts = own if start == "own" else mixtures
+        own = np.stack([trained(server, c, starts[c], pull(mixtures[c], 0.5)) for c in range(CLIENTS)])
+        weights = shares * server.fed.n_train[:, None]
+        centres = np.stack([np.average(own, axis=0, weights=weights[:, k]) for k in range(3)])
+        close(server.method.state.centres, centres)
+        close(server.fed.collect(EVERYONE), own)
+        assert np.array_equal(assigned(server), shares.argmax(axis=1))
+    # Tested is the personalised model; beside it the centre of the largest share.
+    found = server.fed.evaluate(Own()).accuracy
+    assert np.array_equal(record.clients["accuracy"], found)
+    of_centres = server.fed.evaluate(Models(server.method.state.centres, assigned(server))).accuracy
+    assert record.extras["centre_accuracy"] == pytest.approx(np.average(of_centres, weights=server.fed.n_test))
 
 
 # -- FedTSDP ---------------------------------------------------------------------------------------------------------

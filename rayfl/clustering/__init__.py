@@ -19,6 +19,13 @@ from rayfl.clustering.clusterability import hopkins
 from rayfl.clustering.divergence import jensen_shannon, kl_divergences
 from rayfl.clustering.grouping import agglomerative, bipartition, components, dbscan, edc, merge_clusters
 from rayfl.clustering.kmeans import best_kmeans, kmeans, kmeans_plus_plus, nearest
+from rayfl.clustering.refinement import (
+    cluster_losses,
+    losses_between_clusters,
+    losses_to_clusters,
+    merge_near_clusters,
+    recluster,
+)
 from rayfl.clustering.similarity import (
     LowRankMap,
     cosine,
@@ -43,6 +50,7 @@ __all__ = [
     "best_cut",
     "best_kmeans",
     "bipartition",
+    "cluster_losses",
     "components",
     "cosine",
     "cosine_by_distances",
@@ -59,11 +67,15 @@ __all__ = [
     "kmeans",
     "kmeans_plus_plus",
     "l2_distances",
+    "losses_between_clusters",
+    "losses_to_clusters",
     "match_labels",
     "merge_clusters",
+    "merge_near_clusters",
     "nearest",
     "project",
     "project_all",
+    "recluster",
     "silhouette_clusters",
     "split_in_two",
     "squared_distances",

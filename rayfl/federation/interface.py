@@ -208,11 +208,12 @@ class Federation(ABC):
     # -- what a method calls ----------------------------------------------------------------------------------
 
     def initial_models(self, count: int, first: int = 0) -> np.ndarray:
-        """Return so many different initial models (count, size), from number `first` on.
+        """Return different initial models (count, size), from number `first` on; clients begin with number 0."""
+        return self.numbered_initial_models(np.arange(first, first + count))
 
-        Number 0 is the one that clients begin with.
-        """
-        return np.stack([self._recipe.build(index).numpy() for index in range(first, first + count)])
+    def numbered_initial_models(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the initial models of these numbers (n, size); the same number always gives the same model."""
+        return np.stack([self._recipe.build(int(number)).numpy() for number in numbers])
 
     def has_model(self, clients: np.ndarray, slot: str = MODEL) -> np.ndarray:
         """Return which of these clients have a model of their own: one they keep, or one trained this round."""

@@ -92,7 +92,7 @@ class FedTSDP(Method):
     state: FedTSDPState
 
     @classmethod
-    def check(cls, options: Any, clients: int, cohort: int) -> list[str]:
+    def check(cls, options: Any, clients: int, cohort: int, rounds: int) -> list[str]:
         """Refuse to write large matrices in every round."""
         if options.report_divergence and cohort > MOST_REPORTED:
             return [
