@@ -678,7 +678,8 @@ class Federation(ABC):
         for contrast in contrasts:  # a client must be unlike the other clusters' models too: it receives all of them
             for model in contrast.models.stack:
                 ledger.down(model, cohort, self._tensors_in(contrast.models.part))
-        started = start.choice[cohort] >= 0 if start is not None else np.zeros(len(cohort), bool)
+        nobody = np.zeros(len(cohort), bool)
+        started = start.choice[cohort] >= 0 if start is not None and start.travels else nobody
         covered = self._tensors_in(start.part) if start is not None else ~everything
         ledger.own(int((~started).sum()), everything)
         ledger.own(int(started.sum()), ~covered)
@@ -690,7 +691,6 @@ class Federation(ABC):
         """Count what is handed to the cohort, as far as it was not in this round already."""
         rows, pieces = models.choice[cohort], self._tensors_in(models.part)
         if not models.travels:
-            self.ledger.own(int((rows >= 0).sum()), pieces)
             return
         for row in np.unique(rows[rows >= 0]):
             self.ledger.down(models.stack[row], cohort[rows == row], pieces)
