@@ -640,10 +640,10 @@ def predicted(server: Server, models: np.ndarray, draw: np.ndarray) -> tuple[np.
     inputs = worker_of(server).dataset.batch(fed.public[batch])[0].flatten(1).double()  # in nobody's rotation
     probabilities = np.stack([logits(tensor(w), inputs).softmax(1).numpy() for w in models])
     rows = probabilities.reshape(len(models), -1)
-    drawn = rng.choice(len(rows), 10, replace=False)
-    places = rng.uniform(rows.min(axis=0), rows.max(axis=0), (10, rows.shape[1]))
+    rng.choice(len(rows), len(rows), replace=False)  # the rows that are compared: all
+    places = rng.uniform(rows.min(axis=0), rows.max(axis=0), rows.shape)
     z = sum(np.linalg.norm(rows - place, axis=1).min() for place in places)
-    v = sum(np.sort(np.linalg.norm(rows - rows[i], axis=1))[1] for i in drawn)
+    v = sum(np.sort(np.linalg.norm(rows - row, axis=1))[1] for row in rows)
     return batch, probabilities, float(z / (z + v))
 
 
