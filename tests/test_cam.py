@@ -128,7 +128,9 @@ def test_what_would_do_nothing_or_leave_no_round_is_refused_before_any_work(word
 
 
 @pytest.mark.parametrize("name", ["ifca", "fesem"])
-def test_without_residuals_it_is_fedavg_and_the_method_trained_apart_bit_for_bit(serial_server: Make, name: str) -> None:
+def test_without_residuals_it_is_fedavg_and_the_method_trained_apart_bit_for_bit(
+    serial_server: Make, name: str
+) -> None:
     """Also when fine-tuned; with kept momentum, which must not pass from one of them to the other."""
     common = [*SMALL[:-1], "method.finetune=true", "local.momentum=0.9", "local.keep_momentum=true", UNEQUAL]
     common += ["participation.fraction=0.75", "rounds=3"]

@@ -43,16 +43,19 @@ class ConOptions(Section):
         "parameters", description="Eq. 4.3, which the thesis recommends (4.4.2), or Eq. 4.4"
     )
     part: ComparedPart = Field(
-        "dense", description="parameters: which of them are compared; the thesis does not say, the author's code has dense"
+        "dense",
+        description="parameters: which of them are compared; the thesis does not say, the author's code has dense",
     )
-    temperature: float = Field(1.0, gt=0, description="[tau]; thesis 4.4.1 tries 0.1, 1 and 10")
-    weight: float = Field(0.5, gt=0, description="[mu]; thesis 4.4.1 tries 0.1, 0.5, 2 and 5")
+    temperature: float = Field(1.0, gt=0, description="[tau]; thesis 4.4.1 tries 0.1, 1 and 10; the middle one")
+    weight: float = Field(0.5, gt=0, description="[mu]; thesis 4.4.1 tries 0.1, 0.5, 2 and 5; a middle one")
 
 
 class CksOptions(Section):
     """Cross-cluster knowledge sharing (thesis ch. 5): a pull to the mean over all clusters."""
 
-    strength: float = Field(0.01, gt=0, description="[lambda_k]; thesis 5.4.1 tries 1, 0.1, 0.01 and 0.001")
+    strength: float = Field(
+        0.01, gt=0, description="[lambda_k]; thesis 5.4.1 tries 1, 0.1, 0.01 and 0.001; a middle one"
+    )
 
 
 ADDONS: dict[str, type[Section]] = {"cam": CamOptions, "con": ConOptions, "cks": CksOptions}

@@ -57,7 +57,9 @@ def _kind(trainee: Trainee) -> tuple:
     """Return what two trainees must have in common to share the arithmetic of a step."""
     kinds: list[tuple] = [(trainee.partner is None,)]
     for term in _terms(trainee):
-        numbers = (term.strength, term.per_step) if isinstance(term, FlatPull) else (len(term.models), term.tau, term.weight)
+        numbers = (
+            (term.strength, term.per_step) if isinstance(term, FlatPull) else (len(term.models), term.tau, term.weight)
+        )
         where = () if isinstance(term, RepresentationContrast) else (term.part.start, term.part.stop)
         kinds.append((type(term), numbers, where))
     return tuple(kinds)
