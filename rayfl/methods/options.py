@@ -26,13 +26,13 @@ class CamOptions(Section):
     )
     damped: bool = Field(
         False,
-        description="ifca, oneshot_ifca: a cluster's model moves only by its share of the cohort's samples (CAM Eq. 6); "
-        "false: to the plain weighted mean (thesis Eq. 7.6, and the author's code)",
+        description="ifca, oneshot_ifca: a cluster's model moves only by its share of the cohort's samples (CAM Eq. "
+        "6); false: to the plain weighted mean (thesis Eq. 7.6, and the author's code)",
     )
     residual: bool = Field(
         True,
-        description="train each model beside the other one's logits; false: FedAvg and the method are trained apart and "
-        'their logits added in tests only, "FedAvg + IFCA" and "FedAvg + FeSEM" of thesis Table 7.5 (Eq. 7.36)',
+        description="train each model beside the other one's logits; false: FedAvg and the method are trained apart "
+        'and their logits added in tests only, "FedAvg + IFCA" and "FedAvg + FeSEM" of thesis Table 7.5 (Eq. 7.36)',
     )
 
 
@@ -99,7 +99,7 @@ class ClusteredOptions(MethodOptions):
             raise ValueError(f"method.addons={self.addons}: con_cks is both con and cks already, name it alone")
         if "cam" in self.addons and {"cks", "con_cks"} & set(self.addons):
             raise ValueError(
-                f"method.addons={self.addons}: cks pulls the clusters' models to a model for everybody, and cam's are what"
-                " is left beside one: use one of the two"
+                f"method.addons={self.addons}: cks pulls the clusters' models to a model for everybody, and cam's are"
+                " what is left beside one: use one of the two"
             )
         return self
