@@ -137,6 +137,15 @@ def test_the_first_clusters_of_fesem_come_from_trained_models_not_from_random_po
     assert rows.tolist() == distances.argmin(axis=1).tolist()
 
 
+def test_first_models_are_not_drawn_again_until_every_cluster_has_clients(small: Make) -> None:
+    server = small("ifca", "method.clusters=6")
+    drawn = server.fed.initial_models(6)
+    server.run_round(1)
+    empty = np.setdiff1d(np.arange(6), assigned(server))
+    assert len(empty)
+    assert np.array_equal(server.method.state.centres[empty], drawn[empty])
+
+
 # -- batch norm ------------------------------------------------------------------------------------------------------
 
 NORM = ["data.limit=480", "partition.clients=12", "local.steps=3", "local.lr=0.1", "rounds=2", UNEQUAL]
@@ -195,6 +204,25 @@ def test_the_model_that_a_client_is_tested_with_is_not_chosen_on_its_test_sample
         assert record.clients["loss"][client] == pytest.approx(losses[rows[client]], rel=1e-4)
         better += int(np.argmin(losses) != rows[client])
     assert better > 0  # for these the choice would show
+
+
+@pytest.mark.parametrize("method", ["fedgroup", "ifca"])
+def test_absent_clients_are_not_tested_with_the_model_that_they_received_last(small: Make, method: str) -> None:
+    """But with the one that their cluster has now."""
+    server = small(method, "method.clusters=2", "participation.count=5")
+    for number in (1, 2, 3, 4):
+        before, stack = assigned(server), server.method.state.centres.copy()
+        record = server.run_round(number)
+    rows, now = assigned(server), server.method.state.centres
+    absent = [i for i in np.setdiff1d(EVERYONE, server._cohort(4)).tolist() if before[i] >= 0]
+    assert absent
+    for client in absent:
+        assert rows[client] == before[client]
+        test = worker_of(server).partition.test_of(client)
+        assert record.clients["loss"][client] == pytest.approx(
+            loss_on(server, client, now[rows[client]], test), rel=1e-4
+        )
+    assert any(np.abs(now[rows[i]] - stack[rows[i]]).max() > 1e-3 for i in absent)  # their clusters went on
 
 
 def test_fesems_figure_is_not_that_of_the_best_centre_for_everybody(small: Make) -> None:
