@@ -42,6 +42,16 @@ def server_need(parameters: int, models: int) -> Need:
     return Need(f"{models:,} models on the server", 3 * FLOAT * parameters * models, "method.clusters or model.options")
 
 
+def collected_need(size: int, clients: int) -> Need:
+    """What the server takes to have the models of many clients before it at once, as vectors of `size` numbers.
+
+    >>> collected_need(1000, clients=5).bytes
+    20000
+    """
+    what = f"the models of {clients:,} clients, side by side on the server"
+    return Need(what, FLOAT * size * clients, "partition.clients or model.options")
+
+
 def clients_need(parameters: int, cohort: int, budget: int, momentum: bool = False) -> Need:
     """The models that a round's clients have trained, as far as they stay in memory: the rest is in files.
 

@@ -15,7 +15,7 @@ from rayfl.data import Dataset, Partition, make_partition
 from rayfl.errors import InputError
 from rayfl.federation.interface import Facts, Recipe
 from rayfl.host_memory import Need, batches_need, clients_need, memory_here, network_need, refuse_excess, server_need
-from rayfl.methods import check_method, find_method, method_options, server_models
+from rayfl.methods import check_method, find_method, server_models, settled_options
 from rayfl.training.batches import largest_batch, samples_seen
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _digest(*arrays: np.ndarray) -> str:
 
 def resolve(config: Config) -> Config:
     """Fill in the method's own options and refuse wrong ones. Takes no time, so it comes before anything starts."""
-    options = method_options(config.method)
+    options = settled_options(config.method, config.rounds)
     method = {"name": config.method.name, **options.model_dump(exclude_none=True)}
     return Config.model_validate(config.model_dump(exclude_none=True) | {"method": method})
 
@@ -109,7 +109,7 @@ def prepare(config: Config) -> Prepared:
     count = config.participation.count
     if count is not None and count > partition.clients:
         raise InputError(f"participation.count={count} is more than the {partition.clients} clients there are")
-    check_method(config.method, partition.clients, config.cohort_size(partition.clients))
+    check_method(config.method, partition.clients, config.cohort_size(partition.clients), config.rounds)
     config = config.model_copy(update={"cpu_capability": config.cpu_capability or cpu_capability()})
     parameters = large_parameters(config.model, dataset.input_shape, dataset.classes, dataset.vocabulary)
     if parameters is not None:

@@ -13,8 +13,9 @@ from rayfl.analysis.truth import adjusted_rand, misclustering, normalised_mutual
 from rayfl.config import Config
 from rayfl.errors import InputError, LostError, MethodError
 from rayfl.federation.client_state import ClientState
-from rayfl.federation.interface import Federation, FederationState, Mixture, Models, Tested
+from rayfl.federation.interface import Federation, FederationState, Mixture, Models, Overlay, Tested
 from rayfl.methods import create_method
+from rayfl.models import Layout, Part
 from rayfl.own_code import reason, told_as
 from rayfl.packing import Packed, foreign, pack, refuse_other_shapes, unpack
 from rayfl.randomness import Purpose, generator
@@ -44,6 +45,14 @@ class Snapshot:
     round: int
     method: Packed
     federation: Packed
+
+
+def _is_part(layout: Layout, part: Part) -> bool:
+    try:
+        layout.part(part)
+    except ValueError:
+        return False
+    return True
 
 
 class Server:
@@ -77,6 +86,7 @@ class Server:
             tuned = self.fed.evaluate(self.method.fine_tune())
             extras["finetuned_accuracy"] = self._weighted(tuned.accuracy)
             extras["finetuned_macro_f1"] = self._weighted(tuned.macro_f1)
+        extras |= self.fed.ledger.in_fedavg_units()
         extras.update(self.method.extras())
         return self._record(number, cohort, scores, extras, time.perf_counter() - begin)
 
@@ -134,8 +144,11 @@ class Server:
         m, size = self.fed.clients, self.fed.layout.size
         good = assignment is None or assignment.shape == (m,)
         for part in parts:
-            if isinstance(part, Models):
-                stack, choice = part.stack, part.choice
+            if isinstance(part, Overlay):
+                good = good and _is_part(self.fed.layout, part.models.part)
+            models = part.models if isinstance(part, Overlay) else part
+            if isinstance(models, Models):
+                stack, choice = models.stack, models.choice
                 good &= stack.ndim == 2 and stack.shape[1] == size and choice.shape == (m,)
                 good = good and bool((choice >= -1).all() and (choice < len(stack)).all())
         if not good:

@@ -195,7 +195,7 @@ def test_a_broadcast_is_unchanged_after_a_round(ray_session: None) -> None:
     choice = np.zeros(4, int)
     both = [Given(0, choice), Given(1, choice)]
     contrasts: list = [(both[1], "parameters", 0.5, 1.0), (both[1], "representations", 0.5, 1.0)]
-    order = TrainOrder(1, clients, start=both[0], pulls=[(both[1], 0.5)], partner=both[1], contrasts=contrasts)
+    order = TrainOrder(1, clients, start=both[0], pulls=[(both[1], 0.5, False)], partner=both[1], contrasts=contrasts)
     ray.get(actor.call.remote(1, "train", shared, order), timeout=120)
     ray.get(actor.call.remote(1, "losses", shared, clients, choice), timeout=120)
     tasks: list = [((0, 0), clients)]

@@ -10,11 +10,19 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
+from threadpoolctl import threadpool_limits
 
-from rayfl.clustering import kmeans, nearest
+from rayfl.clustering import best_kmeans, kmeans, nearest
 
 unhurried = settings(deadline=None)  # a busy machine is no fault
 small_whole_numbers = arrays.arrays(np.float64, (9, 2), elements=st.integers(-3, 3).map(float))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread_per_product():
+    """As where servers run: on a busy machine, threads of tiny products wait for each other for seconds."""
+    with threadpool_limits(1):
+        yield
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -195,3 +203,84 @@ def test_what_cannot_be_clustered_is_refused():
         kmeans(points, 2, start=column(0, 1, 2))
     with pytest.raises(ValueError, match="no row with a weight"):
         kmeans(np.zeros((0, 2)), 2)
+
+
+# -- the best of several starts --------------------------------------------------------------------------------------
+
+
+def two_levels(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Twenty clusters in three groups far apart: a start that misses one of them does not come back."""
+    draw, width = rng(seed), 300
+    true = draw.integers(0, 20, 200)
+    centres = draw.normal(size=(20, width)) * 3 + (draw.normal(size=(3, width)) * 18)[np.arange(20) % 3]
+    return ((centres[true] + draw.normal(size=(200, width))) / np.sqrt(width)).astype(np.float32), true
+
+
+def test_the_best_of_ten_starts_is_right_where_single_ones_fail():
+    single, best = [], []
+    for seed in range(4):
+        points, true = two_levels(seed)
+        single.append(adjusted_rand_score(true, kmeans(points, 20, seed=seed)[0]))
+        best.append(adjusted_rand_score(true, best_kmeans(points, 20, seed=seed)))
+    assert min(single) < 1.0
+    assert best == [1.0] * 4
+
+
+def test_one_start_is_plain_k_means_in_fewer_dimensions():
+    points = rng().normal(size=(30, 5000)).astype(np.float32) + 100  # far from zero, where cancellation would show
+    points[:15, :50] += 0.5
+    weights, start = rng(1).integers(1, 9, 30), points[[3, 20, 21]] * 0.99
+    expected, _ = kmeans(points, 3, weights, start)
+    assert len(set(expected)) > 1
+    assert best_kmeans(points, 3, weights, start, starts=1).tolist() == expected.tolist()
+
+
+def test_a_poor_warm_start_is_left_and_the_numbers_stay_with_their_clients():
+    points = np.hstack([column(0, 1, 10, 11, 20, 21), np.zeros((6, 20))])
+    stuck = points[[0, 1, 3]]  # the first two keep a point each, and the third gets two groups
+    before = np.array([1, 1, -1, 2, 0, 0])
+    assert kmeans(points, 3, start=stuck)[0].tolist() == [0, 1, 2, 2, 2, 2]
+    assert best_kmeans(points, 3, start=stuck, previous=before).tolist() == [1, 1, 2, 2, 0, 0]
+    # Nobody had number 1 or 2, and a number below three goes to each.
+    strangers = np.array([0, 0, -1, -1, -1, -1])
+    found = best_kmeans(points, 3, start=stuck, previous=strangers)
+    assert found[0] == found[1] == 0
+    assert sorted({*found.tolist()}) == [0, 1, 2]
+
+
+def test_a_good_warm_start_keeps_its_own_numbers():
+    points, good = column(0, 1, 10, 11, 20, 21), column(20, 0, 10)
+    found = best_kmeans(points, 3, start=good, previous=np.array([2, 2, 2, 0, 0, 0]))
+    assert found.tolist() == [1, 1, 2, 2, 0, 0]
+
+
+def test_weights_decide_which_start_is_best():
+    points, start, before = column(0, 4, 7), column(0, 5.5), np.array([0, 1, 1])
+    assert best_kmeans(points, 2, start=start, previous=before).tolist() == [0, 1, 1]  # 4.5, against 8 for {0, 4}, {7}
+    # The heavy 7 is worth a centre of its own: 8, against 900 / 101.
+    assert best_kmeans(points, 2, [1, 1, 100], start, before).tolist() == [0, 0, 1]
+
+
+def test_a_part_of_the_clients_is_not_split_only_because_there_are_numbers_left():
+    """Of four clusters two are present: with four centres a new draw is always nearer."""
+    points = column(0, 1, 2, 30, 31, 32)
+    start, before = column(1, 31, 60, 90), np.array([0, 0, 0, 1, 1, 1])
+    assert best_kmeans(points, 4, start=start, previous=before, fill=False).tolist() == before.tolist()
+    assert len(set(best_kmeans(points, 4, start=start, previous=before).tolist())) == 4
+
+
+@pytest.mark.parametrize("width", [1, 20])
+def test_a_client_that_diverged_does_not_stop_the_run(width: int):
+    points = np.hstack([column(0, 1, 10, 11), np.zeros((4, width - 1))])
+    points[3] = np.nan
+    found = best_kmeans(points, 2, start=points[[0, 2]], previous=np.array([0, 0, 1, 1]))
+    assert found.tolist() == kmeans(points, 2, start=points[[0, 2]])[0].tolist()
+
+
+def test_the_best_of_many_starts_takes_no_second_copy_of_the_points():
+    points = rng().standard_normal((50, 150_000), np.float32)  # 30 MB
+    tracemalloc.start()
+    best_kmeans(points, 5)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 0.7 * points.nbytes

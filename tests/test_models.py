@@ -2,6 +2,7 @@ import sys
 import textwrap
 import warnings
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import nn
 
 from rayfl.config import LocalConfig, ModelConfig
 from rayfl.errors import InputError
-from rayfl.models import ZOO, FlatModel, build_model
+from rayfl.models import ZOO, FlatModel, Layout, Part, build_model
 from rayfl.training.loop import train
 from rayfl.training.stacked import stacked_logits
 
@@ -124,7 +125,77 @@ def test_batch_norms_buffers_travel_with_the_backbone_and_not_with_the_head() ->
     assert layout.ranges("head") == (layout.head,)
     assert layout.ranges("all") == (slice(0, layout.size),)
     assert layout.ranges(0) == ()
-    assert layout.ranges(2) == (layout.part(2), layout.buffers)
+    assert layout.ranges(len(layout.layers)) == layout.ranges("all")
+    assert layout.covers("all") and layout.covers(len(layout.layers))
+    assert not layout.covers("backbone") and not layout.covers(len(layout.layers) - 0.5)
+
+
+def sent(layout: Layout, part: Part) -> list[str]:
+    """The names of the tensors that travel with a part; `ranges` must say the same."""
+    ranges = layout.ranges(part)
+    names = [name for name, travels in zip(layout.names, layout.tensors_in(part), strict=True) if travels]
+    numbers = np.concatenate([np.arange(layout.size)[where] for where in (slice(0, 0), *ranges)])
+    expected = [np.arange(layout.size)[w] for n, w in zip(layout.names, layout.slices, strict=True) if n in names]
+    assert np.array_equal(numbers, np.concatenate([np.arange(0), *expected]))
+    assert all(first.stop < second.start for first, second in pairwise(ranges))  # no piece could be longer
+    return names
+
+
+def test_half_a_layer_is_its_weight_without_its_bias() -> None:
+    """FedTSDP 4.5 counts shared layers in halves: "from 4 to 3.5" in a network of four."""
+    layout = FlatModel(build_model(ModelConfig(name="fedtsdp_cnn"), (1, 8, 8), 10)).layout
+    assert len(layout.layers) == 4
+    tensors = [f"{layer}.{tensor}" for layer, _ in layout.layers for tensor in ("weight", "bias")]
+    for halves in range(9):
+        assert sent(layout, halves / 2) == tensors[:halves]
+    assert layout.part(3.5) == slice(0, layout.parameters - 10)  # all but the ten biases at the end
+    for other in (0.25, -0.5, 4.5, float("nan")):
+        with pytest.raises(ValueError, match="4 layers, whole or a half"):
+            layout.part(other)
+
+
+def test_half_a_layer_without_a_bias_is_all_of_it_and_half_an_lstm_layer_is_its_two_weights() -> None:
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Embedding(5, 2)
+            self.lstm = nn.LSTM(2, 3)
+            self.top = nn.Linear(3, 2, bias=False)
+
+    layout = FlatModel(Recurrent()).layout
+    assert sent(layout, 0.5) == sent(layout, 1) == ["embedding.weight"]
+    assert sent(layout, 1.5) == ["embedding.weight", "lstm.weight_ih_l0", "lstm.weight_hh_l0"]
+    assert len(sent(layout, 2)) == 5
+    assert sent(layout, 2.5) == sent(layout, 3) == list(layout.names)
+    assert layout.covers(2.5)
+
+
+def test_buffers_travel_with_the_whole_layer_that_they_stand_in() -> None:
+    """The personal layers of FedTSDP keep their running statistics."""
+    layout = FlatModel(normed()).layout  # conv1, norm1, conv2, norm2, head
+    first = ["conv1.weight", "conv1.bias", "norm1.weight"]
+    assert sent(layout, 1.5) == first  # half of norm1: without its statistics
+    statistics = ["norm1.running_mean", "norm1.running_var"]
+    assert sent(layout, 2) == [*first, "norm1.bias", *statistics]
+    assert sent(layout, 3)[-2:] == statistics
+    assert sent(layout, 4)[-2:] == ["norm2.running_mean", "norm2.running_var"]
+    assert sent(layout, 5) == list(layout.names)
+
+
+def test_statistics_inside_the_head_stay_with_the_head_and_those_without_a_layer_go_with_the_one_before() -> None:
+    plain = nn.BatchNorm1d(2, affine=False)
+    head = nn.Sequential(nn.BatchNorm1d(2, affine=False), nn.Linear(2, 2), nn.BatchNorm1d(2))
+    net = nn.Sequential(nn.BatchNorm1d(3, affine=False), nn.Linear(3, 2), plain, nn.Linear(2, 2), head)
+    layout = FlatModel(net, head="4").layout
+    first = ["1.weight", "1.bias", "0.running_mean", "0.running_var", "2.running_mean", "2.running_var"]
+    assert [name for name, _ in layout.layers] == ["1", "3", "4.1", "4.2"]
+    assert sent(layout, 1) == first
+    assert sent(layout, "backbone") == sent(layout, 2) == [*first[:2], "3.weight", "3.bias", *first[2:]]
+    statistics = [f"4.{module}.running_{what}" for module in (0, 2) for what in ("mean", "var")]
+    assert sent(layout, "head") == ["4.1.weight", "4.1.bias", "4.2.weight", "4.2.bias", *statistics]
+    assert sent(layout, 3)[-2:] == statistics[:2]
+    alone = FlatModel(nn.Sequential(nn.BatchNorm1d(3, affine=False), nn.Linear(3, 2))).layout  # no backbone to go to
+    assert sent(alone, "head") == list(alone.names)
 
 
 def batch(shape: tuple[int, ...], vocabulary: int | None, size: int = 3) -> torch.Tensor:

@@ -71,6 +71,28 @@ def test_the_pulls_in_closed_form_are_the_autograd_of_their_terms() -> None:
     torch.testing.assert_close(model.vector, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(("momentum", "last"), [(0.0, 0.5), (0.5, 0.75)])
+def test_a_pull_per_step_goes_its_share_of_the_way_at_any_learning_rate_and_momentum(
+    momentum: float, last: float
+) -> None:
+    """Thesis Eq. 7.13, (1 - lambda) w + lambda W - eta v, by hand: lambda 1/2, eta 1/4, v = momentum v + gradient.
+
+    A sample x = 2 of class 0, and for each of two classes one weight; p is the second class's probability. The gradients
+    are -2 p and 2 p, and the weights so far apart that p is 1. So v is (-2, 2), then, with a momentum of 1/2, (-3, 3).
+    """
+    model = FlatModel(nn.Linear(1, 2, bias=False))
+    model.load(torch.tensor([-100.0, 100.0]))
+    target = torch.tensor([-99.0, 105.0])
+    batch = (torch.tensor([[2.0]]), torch.tensor([0]))
+    pull = FlatPull(target, 0.5, model.layout.part("all"), per_step=True)
+    train(model, [batch], LocalConfig(steps=1, momentum=momentum), 0.25, [pull])
+    first = torch.tensor([-99.5 + 0.5, 102.5 - 0.5])  # half of the way, and a quarter of the gradient
+    torch.testing.assert_close(model.vector, first)
+    model.load(torch.tensor([-100.0, 100.0]))
+    train(model, [batch, batch], LocalConfig(steps=2, momentum=momentum), 0.25, [pull])
+    torch.testing.assert_close(model.vector, torch.tensor([-99.0 + last, 103.5 - last]))  # half of the rest of the way
+
+
 def test_training_leaves_the_targets_of_its_pulls_alone() -> None:
     model = FlatModel(network())
     target = torch.ones(model.layout.parameters)

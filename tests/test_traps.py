@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from rayfl.clustering import bipartition, cosine
+from rayfl.clustering import bipartition, components, cosine
 from rayfl.config import DataConfig, PartitionConfig, load_config
 from rayfl.data import make_partition
 from rayfl.data.sources import load_dataset
@@ -53,7 +53,11 @@ def close(found: np.ndarray, expected: np.ndarray) -> None:
         ("fedprox_ensemble", ["method.clusters=1"], "method.mu"),
         ("ditto", [], "method.lam"),
         ("cgpfl", ["method.clusters=1"], "method.mu"),
-        ("fesem", ["method.clusters=1", "method.addons=[cam]", "method.cam.warmup=0"], "method.pull"),
+        (
+            "fesem",
+            ["method.clusters=1", "method.addons=[cam]", "method.cam.warmup=0", "method.pull_reading=cam"],
+            "method.pull",
+        ),
         ("ifca", ["method.clusters=1", "method.addons=[cks]"], "method.cks.strength"),
         ("wecfl", ["method.clusters=1", "method.addons=[con_cks]"], "method.cks.strength"),
     ],
@@ -349,6 +353,39 @@ def test_a_cluster_that_recluster_empties_takes_its_model_with_it(small: Make) -
     assert len(state.centres) == 2  # the first is gone, and nothing is near enough to merge
     close(state.centres, centres[1:])
     assert set(state.assignment) == {0, 1}
+
+
+# -- "ONE_SHOT's clusters were a random client and its neighbours, so that chains fell apart by the draw" -------------
+
+
+def test_one_shots_clusters_are_connected_components_not_a_client_and_its_neighbours() -> None:
+    line = np.array([[0.0], [1.0], [2.0], [3.0], [9.0], [9.5]])  # the ends of the chain are no neighbours
+    distances = np.abs(line - line.T)
+    for order in (np.arange(6), np.array([3, 0, 5, 2, 4, 1])):
+        found = components(distances[np.ix_(order, order)], threshold=1.0, smallest=2)
+        chain = order < 4
+        assert len(set(found[chain])) == len(set(found[~chain])) == 1
+        assert set(found) == {0, 1}  # a cluster of exactly the smallest size counts
+
+
+# -- "Local-KMeans filled every layer of a centroid from the beginning of the flat vector" ----------------------------
+
+
+def test_local_kmeans_centroids_have_each_layer_in_its_place(small: Make) -> None:
+    server = small("local_kmeans", "method.variant=sr_fca", "method.warmup=1", "method.clusters=2")
+    server.run_round(1)
+    fed, model = server.fed, server.fed._worker.model  # type: ignore[attr-defined]
+    rows, centres, models = assigned(server), server.method.state.centres, fed.collect(EVERYONE, buffers=True)
+
+    def layers(vector: np.ndarray) -> list[np.ndarray]:
+        model.load(vector)
+        return [tensor.detach().numpy().copy() for tensor in model.module.state_dict().values()]
+
+    for cluster in np.unique(rows):
+        members = [layers(vector) for vector in models[rows == cluster]]
+        for number, layer in enumerate(layers(centres[cluster])):
+            close(layer, np.mean([member[number] for member in members], axis=0))
+            assert number == 0 or not np.allclose(layer.ravel(), centres[cluster][: layer.size])
 
 
 # -- "the least loss of a sample was looked for along the samples, not along the models" -----------------------------

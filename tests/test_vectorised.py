@@ -200,7 +200,7 @@ def terms_of(kind: str, model: FlatModel, at: int) -> dict[str, Any]:
         return {}
     if kind == "pulls":
         parts = [model.layout.part(name) for name in ("all", "head", "backbone", 1)]
-        return {"pulls": [FlatPull(models[0, part], 0.1 * (i + 1), part) for i, part in enumerate(parts)]}
+        return {"pulls": [FlatPull(models[0, part], 0.1 * (i + 1), part, i == 3) for i, part in enumerate(parts)]}
     if kind == "partner":
         return {"partner": Partner(models[0])}
     on_parameters = ParameterContrast(models, at % 2, 0.5, 2.0, model.layout.part("dense"))

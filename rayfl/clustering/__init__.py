@@ -18,7 +18,14 @@ from rayfl.clustering.cluster_number import (
 from rayfl.clustering.clusterability import hopkins
 from rayfl.clustering.divergence import jensen_shannon, kl_divergences
 from rayfl.clustering.grouping import agglomerative, bipartition, components, dbscan, edc, merge_clusters
-from rayfl.clustering.kmeans import kmeans, kmeans_plus_plus, nearest
+from rayfl.clustering.kmeans import best_kmeans, kmeans, kmeans_plus_plus, nearest
+from rayfl.clustering.refinement import (
+    cluster_losses,
+    losses_between_clusters,
+    losses_to_clusters,
+    merge_near_clusters,
+    recluster,
+)
 from rayfl.clustering.similarity import (
     LowRankMap,
     cosine,
@@ -30,6 +37,7 @@ from rayfl.clustering.similarity import (
     project_all,
     squared_distances,
     unit,
+    update_cosine_distances,
 )
 
 __all__ = [
@@ -40,7 +48,9 @@ __all__ = [
     "Verdict",
     "agglomerative",
     "best_cut",
+    "best_kmeans",
     "bipartition",
+    "cluster_losses",
     "components",
     "cosine",
     "cosine_by_distances",
@@ -57,15 +67,20 @@ __all__ = [
     "kmeans",
     "kmeans_plus_plus",
     "l2_distances",
+    "losses_between_clusters",
+    "losses_to_clusters",
     "match_labels",
     "merge_clusters",
+    "merge_near_clusters",
     "nearest",
     "project",
     "project_all",
+    "recluster",
     "silhouette_clusters",
     "split_in_two",
     "squared_distances",
     "tune_by_granularity",
     "tune_by_silhouette",
     "unit",
+    "update_cosine_distances",
 ]

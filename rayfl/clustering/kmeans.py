@@ -8,10 +8,12 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from rayfl.clustering.cluster_number import Labels
+from rayfl.clustering.cluster_number import Labels, match_labels
 from rayfl.clustering.similarity import BLOCK, Floats, Weights
 
 _ROWS = 512  # with BLOCK columns, 64 MB as float64
+_MOST_ROWS = 1500  # beyond, the eigenvectors of the Gram matrix take longer than they save
+_TIE = 1e-9  # relative; by less, two inertias are the same up to rounding
 
 
 def kmeans(
@@ -60,6 +62,90 @@ def kmeans(
             break
         centres = _means(points, masses, assignment, centres)
     return assignment, centres
+
+
+def best_kmeans(
+    points: Floats | Weights,
+    clusters: int,
+    weights: ArrayLike | None = None,
+    start: Floats | Weights | None = None,
+    previous: Labels | None = None,
+    starts: int = 10,
+    fill: bool = True,
+    seed: int | np.random.Generator = 0,
+) -> Labels:
+    """Return each row's cluster, below `clusters`, in the best of several runs of K-means.
+
+    The best has the least inertia: the sum of squared distances of the rows from their centres, by weight. With
+    `start`, one of the runs begins from these centres, so that cluster k is what start[k] grew into; another run must
+    be better than it, and is renumbered so that as many rows as possible keep their number of `previous` (-1: none).
+    Without `fill`, such a run gets only as many clusters as the one from `start` fills.
+
+    >>> line = np.array([[0.0], [1.0], [10.0], [11.0], [20.0], [21.0]])
+    >>> poor = np.array([[0.0], [1.0], [15.0]])
+    >>> kmeans(line, 3, start=poor)[0].tolist()
+    [0, 1, 2, 2, 2, 2]
+    >>> best_kmeans(line, 3, start=poor, previous=np.array([0, 1, 2, 2, 2, 2])).tolist()
+    [0, 0, 2, 2, 1, 1]
+    """
+    if starts < 1:
+        raise ValueError(f"starts is {starts}; it must be at least 1")
+    points, start = _coordinates(points, start)
+    masses = np.ones(len(points)) if weights is None else np.asarray(weights, np.float64)
+    rng = np.random.default_rng(seed)
+    best, least, most = None, np.inf, clusters
+    if start is not None:
+        best, centres = kmeans(points, clusters, masses, start, rng)
+        least = _inertia(points, masses, best, centres)
+        most = clusters if fill else len(np.unique(best))
+        if not np.isfinite(points).all():  # a client's training has diverged: there is nowhere to draw centres from
+            return best
+    fresh = False
+    for _ in range(starts - (start is not None)):
+        found, centres = kmeans(points, most, masses, seed=rng)
+        inertia = _inertia(points, masses, found, centres)
+        if best is None or inertia < least * (1 - _TIE):
+            best, least, fresh = found, inertia, True
+    assert best is not None  # there is at least one run
+    return _renumbered(best, previous, clusters) if fresh and previous is not None else best
+
+
+def _renumbered(found: Labels, previous: Labels, clusters: int) -> Labels:
+    """Give the clusters of `found` their numbers of `previous`, and those without one the numbers that are left."""
+    matched = match_labels(previous, found, fresh=clusters)
+    spare = np.setdiff1d(np.arange(clusters), matched)
+    return np.where(matched < clusters, matched, spare[np.maximum(matched - clusters, 0)] if len(spare) else 0)
+
+
+def _coordinates(
+    points: Floats | Weights, start: Floats | Weights | None
+) -> tuple[Floats | Weights, Floats | Weights | None]:
+    """Return points and centres at the same distances from each other, in as few dimensions as there are of them.
+
+    K-means needs nothing but these distances. They come from one Gram matrix around the mean of the points, by its
+    eigenvectors; after that no run looks at the millions of columns again. Where that gains nothing, all stays as is.
+    """
+    rows, dim = len(points) + (0 if start is None else len(start)), points.shape[1]
+    if rows >= dim or rows > _MOST_ROWS:
+        return points, start
+    gram = np.zeros((rows, rows))
+    for column in range(0, dim, BLOCK):
+        part = slice(column, column + BLOCK)
+        block = points[:, part].astype(np.float64)
+        mean = block.mean(axis=0)
+        if start is not None:
+            block = np.vstack([block, start[:, part]])
+        block -= mean
+        gram += block @ block.T
+    if not np.isfinite(gram).all():
+        return points, start
+    strengths, turn = np.linalg.eigh(gram)
+    found = turn * np.sqrt(np.maximum(strengths, 0.0))
+    return found[: len(points)], None if start is None else found[len(points) :]
+
+
+def _inertia(points: Floats | Weights, masses: Floats, assignment: Labels, centres: Floats) -> float:
+    return float(masses @ _squared_distances(points, centres)[np.arange(len(points)), assignment])
 
 
 def kmeans_plus_plus(points: Floats | Weights, clusters: int, seed: int | np.random.Generator = 0) -> Floats:

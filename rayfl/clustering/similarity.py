@@ -146,6 +146,26 @@ def squared_distances(vectors: Weights, others: Weights | None = None) -> Floats
     return distances
 
 
+def update_cosine_distances(vectors: Weights, origin: Weights) -> Floats:
+    """Return 1 - cosine between all rows of (n, dim) weights as seen from `origin` (dim,), without a copy of them.
+
+    By their Gram matrix, in float64, over blocks of columns. A row at the origin is like nothing: at distance 1.
+
+    >>> update_cosine_distances(np.float32([[5, 1], [9, 1], [5, 9]]), np.float32([4, 1])).round(6).tolist()[0]
+    [0.0, 0.0, 0.875965]
+    """
+    gram = np.zeros((len(vectors), len(vectors)))
+    for part in _blocks(vectors.shape[1]):
+        block = vectors[:, part].astype(np.float64)
+        block -= origin[part]
+        gram += block @ block.T
+    lengths = np.sqrt(np.diag(gram))
+    products = lengths[:, None] * lengths
+    distances = 1.0 - np.clip(np.divide(gram, products, out=np.zeros_like(gram), where=products > 0), -1.0, 1.0)
+    np.fill_diagonal(distances, 0.0)
+    return distances
+
+
 def cosine_by_distances(between: Floats, from_a: Floats, from_b: Floats) -> Floats:
     """Return the cosine between every a and b, seen from an origin, by squared distances: the law of cosines.
 

@@ -1,5 +1,5 @@
 """How a method reaches its clients: the interface, the in-process federation, and the Ray federation."""
 
-from rayfl.federation.interface import Contrast, Federation, Mixture, Models, Own, Pull, everyone
+from rayfl.federation.interface import Contrast, Federation, Mixture, Models, Overlay, Own, Pull, everyone
 
-__all__ = ["Contrast", "Federation", "Mixture", "Models", "Own", "Pull", "everyone"]
+__all__ = ["Contrast", "Federation", "Mixture", "Models", "Overlay", "Own", "Pull", "everyone"]

@@ -4,11 +4,9 @@ Planning, combining and counting happen here, once. A federation adds only how t
 process, or actors on Ray), so two federations cannot disagree. Results never depend on which worker did what.
 """
 
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -18,7 +16,8 @@ from rayfl.clustering.similarity import LowRankMap
 from rayfl.config import ModelConfig
 from rayfl.errors import InputError
 from rayfl.federation.client_state import ClientState
-from rayfl.federation.orders import EvaluateOrder, Given, TrainOrder
+from rayfl.federation.ledger import FORWARD, TRAINING, Ledger
+from rayfl.federation.orders import EvaluateOrder, Given, Source, Task, TrainOrder
 from rayfl.models import Layout, Part
 from rayfl.training.passes import Combine, Scores, Split, plan_groups
 
@@ -34,12 +33,14 @@ MODEL = "model"
 class Models:
     """Models handed to clients: a stack of flat vectors, and which of them each client gets.
 
-    `choice[i]` is the row for client i, -1 for none. `part` limits what is handed over (and what travels).
+    `choice[i]` is the row for client i, -1 for none. `part` limits what is handed over (and what travels). Models that
+    the clients could make themselves, such as random ones, do not travel: `travels` is false.
     """
 
     stack: np.ndarray
     choice: np.ndarray
     part: Part = "all"
+    travels: bool = True
 
 
 @dataclass(frozen=True)
@@ -50,22 +51,37 @@ class Own:
 
 
 @dataclass(frozen=True)
+class Overlay:
+    """A part of the model handed to a client, `models.part`, laid over the client's own: shared and personal layers.
+
+    Who has no model of its own gets the part over the initial one, who is handed none (-1) its own as it is.
+    """
+
+    models: Models
+    own: Own = Own()
+
+
+@dataclass(frozen=True)
 class Mixture:
     """Several models per client whose outputs are put together: logits added, or probabilities averaged."""
 
-    parts: tuple[Models | Own, ...]
+    parts: tuple[Models | Own | Overlay, ...]
     combine: Combine
 
 
-Tested = Models | Own | Mixture
+Tested = Models | Own | Overlay | Mixture
 
 
 @dataclass(frozen=True)
 class Pull:
-    """The term strength/2 * ||w - W||^2 of a client's objective, W being the model handed to it, over one part."""
+    """The term strength/2 * ||w - W||^2 of a client's objective, W being the model handed to it, over one part.
+
+    With `per_step`, each step instead moves the client's model by `strength` of the way to W, at any learning rate.
+    """
 
     models: Models
     strength: float
+    per_step: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,27 +99,24 @@ def everyone(model: np.ndarray, clients: int, part: Part = "all") -> Models:
     return Models(model[None], np.zeros(clients, np.int32), part)
 
 
+def _different_stacks(handed: Sequence[Models]) -> list[np.ndarray]:
+    """Return the stacks of models, each array once."""
+    return list({id(models.stack): models.stack for models in handed}.values())
+
+
+def _source(part: Models | Own | Overlay, row: int, has_own: bool) -> Source:
+    """Return what a worker needs to know of one part of what a client is tested with; see EvaluateOrder."""
+    if isinstance(part, Models):
+        return row
+    if isinstance(part, Own):
+        return part.slot if has_own else -1
+    slot = part.own.slot if has_own else None
+    return (row, slot) if row >= 0 else -1 if slot is None else slot
+
+
 def momentum_slot(slot: str, stream: int) -> str:
     """Return the slot in which clients keep the momentum of the trainings of another slot and stream."""
     return f"momentum of {slot}" + (f", stream {stream}" if stream else "")
-
-
-@dataclass
-class Ledger:
-    """What a round moved and how long it took."""
-
-    bytes_up: int = 0
-    bytes_down: int = 0
-    seconds: dict[str, float] = field(default_factory=lambda: {"train": 0.0, "eval": 0.0})
-
-    @contextmanager
-    def timed(self, what: str) -> Iterator[None]:
-        """Add the time spent inside to `what`."""
-        begin = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[what] += time.perf_counter() - begin
 
 
 @dataclass(frozen=True)
@@ -146,7 +159,7 @@ class _Slot:
 
     where: np.ndarray  # (m,) worker, -1 for none
     kept: np.ndarray  # (m,) whether it outlives the round
-    unsent: np.ndarray  # (m, layers + 1): parts not yet uploaded, buffers last
+    unsent: np.ndarray  # (m, tensors): those not yet uploaded
 
 
 @dataclass(frozen=True)
@@ -154,7 +167,7 @@ class FederationState:
     """What the server knows of its clients between two rounds: who holds which models, and what has travelled."""
 
     kept: dict[str, np.ndarray]  # by slot, the clients that hold on to a model
-    unsent: dict[str, np.ndarray]  # by slot, for these clients, the parts not yet uploaded
+    unsent: dict[str, np.ndarray]  # by slot, for these clients, the tensors not yet uploaded
     has_map: np.ndarray  # the clients that have got the low-rank map
     map_digest: str
 
@@ -169,7 +182,7 @@ class Federation(ABC):
         self.layout, self.initial = facts.layout, facts.initial
         self.clients = len(facts.n_train)
         self.round = 0
-        self.ledger = Ledger()
+        self.ledger = Ledger(self._train_cost, self._tensor_bytes())
         self._recipe, self._keep_momentum = facts.recipe, facts.keep_momentum
         self._workers = workers
         self._home = np.full(self.clients, -1)  # the worker that holds what a client keeps
@@ -194,9 +207,13 @@ class Federation(ABC):
 
     # -- what a method calls ----------------------------------------------------------------------------------
 
-    def initial_models(self, count: int) -> np.ndarray:
-        """Return so many different initial models (count, size); the first is the one that clients begin with."""
-        return np.stack([self._recipe.build(index).numpy() for index in range(count)])
+    def initial_models(self, count: int, first: int = 0) -> np.ndarray:
+        """Return different initial models (count, size), from number `first` on; clients begin with number 0."""
+        return self.numbered_initial_models(np.arange(first, first + count))
+
+    def numbered_initial_models(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the initial models of these numbers (n, size); the same number always gives the same model."""
+        return np.stack([self._recipe.build(int(number)).numpy() for number in numbers])
 
     def has_model(self, clients: np.ndarray, slot: str = MODEL) -> np.ndarray:
         """Return which of these clients have a model of their own: one they keep, or one trained this round."""
@@ -211,7 +228,7 @@ class Federation(ABC):
     def begin_round(self, number: int) -> None:
         """Start a round: a new ledger, new random streams everywhere, and only kept models are still there."""
         self.round = number
-        self.ledger = Ledger()
+        self.ledger = Ledger(self._train_cost, self._tensor_bytes())
         for slot in self._slots.values():
             slot.where[~slot.kept] = -1
 
@@ -240,8 +257,9 @@ class Federation(ABC):
         pulls = [p for p in pulls if p.strength]
         contrasts = [c for c in contrasts if c.weight]
         handed = [start, partner, *[p.models for p in pulls], *[c.models for c in contrasts]]
-        stacks = self._count_down(cohort, [m for m in handed if isinstance(m, Models)])
+        stacks = _different_stacks([m for m in handed if isinstance(m, Models)])
         momentum = momentum_slot(slot, stream) if self._keep_momentum and not from_rest else None
+        self._count_training(cohort, start, [p.models for p in pulls], partner, contrasts, momentum is not None)
         with self.ledger.timed("train"):
             shares = self._split_by_cost(cohort, self._train_cost)
             self._move_to(shares)
@@ -263,7 +281,7 @@ class Federation(ABC):
                     keep=keep,
                     momentum=momentum,
                     start=None if start is None else given(start, clients),
-                    pulls=[(given(p.models, clients), p.strength) for p in pulls],
+                    pulls=[(given(p.models, clients), p.strength, p.per_step) for p in pulls],
                     partner=beside(clients),
                     contrasts=[(given(c.models, clients), c.on, c.temperature, c.weight) for c in contrasts],
                 )
@@ -356,10 +374,10 @@ class Federation(ABC):
                 has = np.zeros(self.clients, bool)
             self._map_digest = digest
             self._shared_map = self._share(low_rank)
-        self.ledger.bytes_down += int((~has[asked]).sum()) * low_rank.components.size * FLOAT_BYTES
+        self.ledger.down_bytes(asked, low_rank.components.size * FLOAT_BYTES, new=int((~has[asked]).sum()))
         has[asked] = True
         self._has_map = (low_rank, has)
-        self.ledger.bytes_up += len(asked) * (len(low_rank.components) + 1) * SKETCH_BYTES
+        self.ledger.up(asked, len(asked) * (len(low_rank.components) + 1) * SKETCH_BYTES)
         shares = self._split_by_place(clients, slot)
         answers = self._ask("project", {w: (slot, clients[at]) for w, at in shares.items()}, self._shared_map)
         sketches = np.empty((len(clients), len(low_rank.components)))
@@ -408,9 +426,13 @@ class Federation(ABC):
         return self._compare(clients, stack, None)[1]
 
     def _compare(self, clients: np.ndarray, stack: np.ndarray, partner: Models | None) -> tuple[np.ndarray, np.ndarray]:
-        every = [Models(stack[k : k + 1], np.zeros(self.clients, np.int32)) for k in range(len(stack))]
-        self._count_down(clients, [*every, *([partner] if partner else [])])
-        self.ledger.bytes_up += len(clients) * len(stack) * FLOAT_BYTES
+        for model in stack:
+            self.ledger.down(model, clients, self._tensors_in("all"))
+        if partner is not None:
+            self._count_down(clients, partner)
+        models = len(stack) + (partner is not None)
+        self.ledger.computed(clients, self.n_train[clients], models * FORWARD)
+        self.ledger.up(clients, len(clients) * len(stack) * FLOAT_BYTES)
         shared = self._share([stack, *([partner.stack] if partner else [])])
         shares = self._split_by_cost(clients, self.n_train, bound=False)
         answers = self._ask(
@@ -438,8 +460,8 @@ class Federation(ABC):
     def evaluate(self, tested: Tested, split: Split = "test") -> Scores:
         """Test every client on its own test set, or on its validation set; who has no samples there gets NaN.
 
-        A client that is handed none (-1), or has none of its own, is tested with the initial model. This is the
-        simulation looking on, so it is not counted as traffic.
+        A client that is handed none (-1), or has none of its own, is tested with the initial model; see also Overlay.
+        This is the simulation looking on, so it is not counted as traffic.
         """
         sizes = self.n_test if split == "test" else self.n_validation
         parts = tested.parts if isinstance(tested, Mixture) else (tested,)
@@ -456,8 +478,10 @@ class Federation(ABC):
                 worker = int(np.argmin(load)) if worker < 0 else worker
                 orders[worker].append(task)
                 load[worker] += cost(task)
-            shared = self._share([p.stack if isinstance(p, Models) else None for p in parts])
-            calls = {w: (EvaluateOrder(tasks, combine, split),) for w, tasks in orders.items() if tasks}
+            handed = [p.models if isinstance(p, Overlay) else p for p in parts]
+            shared = self._share([h.stack if isinstance(h, Models) else None for h in handed])
+            laid = tuple(p.models.part if isinstance(p, Overlay) else "all" for p in parts)
+            calls = {w: (EvaluateOrder(tasks, combine, laid, split),) for w, tasks in orders.items() if tasks}
             answers = self._ask("evaluate", calls, shared)
             scores = np.full((3, self.clients), np.nan)
             for clients, values in answers.values():
@@ -511,7 +535,7 @@ class Federation(ABC):
         for name in state.kept.keys() & state.unsent.keys():
             unsent = state.unsent[name]
             fits = isinstance(unsent, np.ndarray) and unsent.dtype == bool and name not in faults
-            if not fits or unsent.shape != (len(state.kept[name]), len(self.layout.layers) + 1):
+            if not fits or unsent.shape != (len(state.kept[name]), len(self.layout.names)):
                 faults.append(name)
         if faults:
             raise InputError(
@@ -536,7 +560,7 @@ class Federation(ABC):
     def _slot(self, name: str) -> _Slot:
         if name not in self._slots:
             m = self.clients
-            unsent = np.zeros((m, len(self.layout.layers) + 1), bool)
+            unsent = np.zeros((m, len(self.layout.names)), bool)
             self._slots[name] = _Slot(np.full(m, -1), np.zeros(m, bool), unsent)
         return self._slots[name]
 
@@ -598,61 +622,93 @@ class Federation(ABC):
         return {int(w): np.flatnonzero(place == w) for w in np.unique(place)}
 
     def _plan_evaluation(
-        self, parts: Sequence[Models | Own], sizes: np.ndarray
-    ) -> tuple[list[tuple], list[tuple[tuple, int]]]:
-        """Return tasks (a row or a slot per part, clients) that any worker can do, and those bound to one.
+        self, parts: Sequence[Models | Own | Overlay], sizes: np.ndarray
+    ) -> tuple[list[Task], list[tuple[Task, int]]]:
+        """Return tasks (a source for each part, clients) that any worker can do, and those bound to one.
 
         Clients that are tested with the same models share a task. Who is tested with a model of its own is a task
         alone, on the worker that holds it. All of it is the same for any number of workers. `sizes` are the samples
         that each client is tested on; who has none is left out.
         """
-        own_slots = [p.slot for p in parts if isinstance(p, Own)]
-        has_own = np.zeros(self.clients, bool)
-        for name in own_slots:
-            has_own |= self._slot(name).where >= 0
-        choices = np.stack([p.choice if isinstance(p, Models) else np.full(self.clients, -1) for p in parts], axis=1)
-        shared = np.flatnonzero(~has_own & (sizes > 0))
+        choices, places = zip(*[self._rows_and_places(part) for part in parts], strict=True)
+        rows, place = np.stack(choices, axis=1), np.max(places, axis=0)
+
+        def sources(client: int) -> tuple[Source, ...]:
+            return tuple(
+                _source(part, int(row), bool(where[client] >= 0))
+                for part, row, where in zip(parts, rows[client], places, strict=True)
+            )
+
+        shared = np.flatnonzero((place < 0) & (sizes > 0))
         tasks = []
         if len(shared):
-            rows, kind = np.unique(choices[shared], axis=0, return_inverse=True)
-            for group, at in plan_groups(kind.reshape(-1), sizes[shared]):
-                tasks.append((tuple(rows[group].tolist()), shared[at]))
-        bound = []
-        for client in np.flatnonzero(has_own & (sizes > 0)):
-            places = [self._slot(name).where[client] for name in own_slots]
-            sources = tuple(p.slot if isinstance(p, Own) else int(p.choice[client]) for p in parts)
-            bound.append(((sources, np.array([client])), int(max(places))))
+            _, kind = np.unique(rows[shared], axis=0, return_inverse=True)
+            for _, at in plan_groups(kind.reshape(-1), sizes[shared]):
+                tasks.append((sources(int(shared[at[0]])), shared[at]))
+        alone = np.flatnonzero((place >= 0) & (sizes > 0))
+        bound = [((sources(client), np.array([client])), int(place[client])) for client in alone.tolist()]
         return tasks, bound
 
-    def _count_down(self, cohort: np.ndarray, handed: Sequence[Models]) -> list[np.ndarray]:
-        """Count what is handed to the cohort, what is handed twice once, and return the different stacks."""
-        seen: set[tuple] = set()
-        stacks: list[np.ndarray] = []
-        for models in handed:
-            if not any(stack is models.stack for stack in stacks):
-                stacks.append(models.stack)
-            key = (id(models.stack), models.choice.tobytes(), models.part)
-            if key not in seen:
-                seen.add(key)
-                sizes = self._layer_bytes()[self._layers_in(models.part)].sum()
-                self.ledger.bytes_down += int((models.choice[cohort] >= 0).sum() * sizes)
-        return stacks
+    def _rows_and_places(self, part: Models | Own | Overlay) -> tuple[np.ndarray, np.ndarray]:
+        """Return each client's row of the part's stack, and the worker that holds its own model (-1: it is not used).
+
+        Where all layers are shared nothing of one's own is left, so clients with the same row share passes.
+        """
+        if isinstance(part, Models):
+            return part.choice, np.full(self.clients, -1)
+        if isinstance(part, Own):
+            return np.full(self.clients, -1), self._slot(part.slot).where
+        covered = (part.models.choice >= 0) & self.layout.covers(part.models.part)
+        return part.models.choice, np.where(covered, -1, self._slot(part.own.slot).where)
+
+    def _count_training(
+        self,
+        cohort: np.ndarray,
+        start: Models | None,
+        pulls: Sequence[Models],
+        partner: Models | Own | None,
+        contrasts: Sequence[Contrast],
+        keeps_momentum: bool,
+    ) -> None:
+        """Count what a training takes: models handed over, the client's own parts, passes over its samples."""
+        ledger, everything = self.ledger, self._tensors_in("all")
+        for models in [start, partner, *pulls]:
+            if isinstance(models, Models):
+                self._count_down(cohort, models)
+        for contrast in contrasts:  # a client must be unlike the other clusters' models too: it receives all of them
+            for model in contrast.models.stack:
+                ledger.down(model, cohort, self._tensors_in(contrast.models.part))
+        nobody = np.zeros(len(cohort), bool)
+        started = start.choice[cohort] >= 0 if start is not None and start.travels else nobody
+        covered = self._tensors_in(start.part) if start is not None else ~everything
+        ledger.own(int((~started).sum()), everything)
+        ledger.own(int(started.sum()), ~covered)
+        ledger.own(len(cohort) if keeps_momentum else 0, everything)
+        beside = (partner is not None) + sum(len(c.models.stack) for c in contrasts if c.on == "representations")
+        ledger.computed(cohort, self._train_cost[cohort], TRAINING + FORWARD * beside)
+
+    def _count_down(self, cohort: np.ndarray, models: Models) -> None:
+        """Count what is handed to the cohort, as far as it was not in this round already."""
+        rows, pieces = models.choice[cohort], self._tensors_in(models.part)
+        if not models.travels:
+            return
+        for row in np.unique(rows[rows >= 0]):
+            self.ledger.down(models.stack[row], cohort[rows == row], pieces)
 
     def _count_up(self, clients: np.ndarray, part: Part, slot: str) -> None:
         """Count the upload of what the server has not yet got of these clients' latest models."""
-        unsent, layers = self._slot(slot).unsent, self._layers_in(part)
-        self.ledger.bytes_up += int((unsent[clients] & layers).sum(axis=0) @ self._layer_bytes())
+        unsent, layers = self._slot(slot).unsent, self._tensors_in(part)
+        missing = unsent[clients] & layers
+        self.ledger.up(clients[missing.any(axis=1)], int(missing.sum(axis=0) @ self._tensor_bytes()))
         unsent[clients] &= ~layers
 
-    def _layer_bytes(self) -> np.ndarray:
-        sizes = [where.stop - where.start for _, where in self.layout.layers]
-        return np.array([*sizes, self.layout.size - self.layout.parameters]) * FLOAT_BYTES
+    def _tensor_bytes(self) -> np.ndarray:
+        """Return the size of each tensor of a model: layers travel by tensors, since half of one can be shared."""
+        return np.array([where.stop - where.start for where in self.layout.slices]) * FLOAT_BYTES
 
-    def _layers_in(self, part: Part) -> np.ndarray:
-        """Return which layers, and last whether the buffers, belong to a part."""
-        ranges = self.layout.ranges(part)
-        wheres = [*[where for _, where in self.layout.layers], self.layout.buffers]
-        return np.array([any(r.start <= w.start and w.stop <= r.stop for r in ranges) for w in wheres])
+    def _tensors_in(self, part: Part) -> np.ndarray:
+        """Return which tensors of a model travel with a part."""
+        return np.array(self.layout.tensors_in(part))
 
     def _means(
         self, sums: Iterable[dict[int, np.ndarray]], count: int, totals: np.ndarray, bits: int, part: Part

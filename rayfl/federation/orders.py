@@ -29,15 +29,24 @@ class TrainOrder:
     keep: bool = False
     momentum: str | None = None  # the slot of the momentum that clients keep; None: they begin from rest
     start: Given | None = None
-    pulls: list[tuple[Given, float]] = field(default_factory=list)
+    pulls: list[tuple[Given, float, bool]] = field(default_factory=list)  # strength, and whether it is per step
     partner: Given | str | None = None
     contrasts: list[tuple[Given, Literal["parameters", "representations"], float, float]] = field(default_factory=list)
 
 
+#: Where a worker finds a model to test: a row of the stack (-1: the initial model), a client's slot, or both: a part of
+#: the row is laid over what is in the slot (None: over the initial model).
+Source = int | str | tuple[int, str | None]
+
+#: A source for each model of a mixture, and the clients that are tested with them.
+Task = tuple[tuple[Source, ...], np.ndarray]
+
+
 @dataclass(frozen=True)
 class EvaluateOrder:
-    """Each task: for each part of the mixture a row of its stack (-1: the initial model) or a slot, and the clients."""
+    """See Federation.evaluate. `laid` names, for each model of the mixture, the part that is laid over another."""
 
-    tasks: list[tuple[tuple[int | str, ...], np.ndarray]]
+    tasks: list[Task]
     combine: Combine
+    laid: tuple[Part, ...] = ("all",)
     split: Split = "test"

@@ -15,7 +15,7 @@ from rayfl.config import Config
 from rayfl.data import Dataset, Partition
 from rayfl.errors import ClientError
 from rayfl.federation.client_state import ClientState, ClientStates
-from rayfl.federation.orders import EvaluateOrder, Given, TrainOrder
+from rayfl.federation.orders import EvaluateOrder, Given, Source, TrainOrder
 from rayfl.models import FlatModel, Part, build_model
 from rayfl.models.zoo import wants_channels_last
 from rayfl.own_code import told_as
@@ -187,7 +187,8 @@ class Worker:
         clients: list[int] = []
         scores: list[tuple[float, float, float]] = []
         for sources, members in order.tasks:
-            vectors = self._vectors(stacks, sources, int(members[0]))
+            each = zip(stacks, sources, order.laid, strict=True)
+            vectors = [self._found(stack, source, part, int(members[0])) for stack, source, part in each]
             self.model.load(vectors[0])
             others = [torch.tensor(v, device=self.device) for v in vectors[1:]]
             tests = [self._samples(c, samples_of(c)) for c in members.tolist()]
@@ -201,13 +202,19 @@ class Worker:
         found = self.states.get(slot, client)
         return self.initial if found is None else found
 
-    def _vectors(self, stacks: list[np.ndarray], sources: tuple[int | str, ...], client: int) -> list[np.ndarray]:
-        return [
-            self._model_of(source, client)
-            if isinstance(source, str)
-            else (self.initial if source < 0 else stacks[part][source])
-            for part, source in enumerate(sources)
-        ]
+    def _found(self, stack: np.ndarray | None, source: Source, part: Part, client: int) -> np.ndarray:
+        """Return the model that a source speaks of."""
+        if isinstance(source, str):
+            return self._model_of(source, client)
+        row, slot = source if isinstance(source, tuple) else (source, None)
+        if row < 0 or stack is None:
+            return self.initial
+        if not isinstance(source, tuple) or self.layout.covers(part):
+            return stack[row]
+        vector = (self.initial if slot is None else self._model_of(slot, client)).copy()
+        for where in self.layout.ranges(part):
+            vector[where] = stack[row, where]
+        return vector
 
     def _trainee(self, stacks: list[np.ndarray], order: TrainOrder, at: int, client: int) -> Trainee:
         """Put together what client number `at` of an order needs for its training."""
@@ -217,8 +224,8 @@ class Worker:
             batches=self._batches(client, keys),
             seed=torch_seed(self.config.seed, Purpose.DROPOUT, *keys),
             pulls=[
-                FlatPull(self._tensor(stacks, given, at), strength, self.layout.part(given.part))
-                for given, strength in order.pulls
+                FlatPull(self._tensor(stacks, given, at), strength, self.layout.part(given.part), per_step)
+                for given, strength, per_step in order.pulls
                 if given.rows[at] >= 0
             ],
             partner=self._partner(stacks, order, at, client),

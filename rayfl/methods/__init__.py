@@ -83,9 +83,14 @@ def method_options(config: MethodConfig) -> MethodOptions:
         raise InputError(*describe_errors(error, "method", options)) from None
 
 
-def check_method(config: MethodConfig, clients: int, cohort: int) -> None:
-    """Refuse a method that cannot work with so many clients."""
-    faults = find_method(config.name).check(method_options(config), clients, cohort)
+def settled_options(config: MethodConfig, rounds: int) -> MethodOptions:
+    """Return the method's options with all defaults, also those that depend on the run."""
+    return find_method(config.name).settle(method_options(config), rounds)
+
+
+def check_method(config: MethodConfig, clients: int, cohort: int, rounds: int) -> None:
+    """Refuse a method that cannot work with so many clients and rounds."""
+    faults = find_method(config.name).check(settled_options(config, rounds), clients, cohort, rounds)
     if faults:
         raise InputError(*faults)
 
@@ -97,4 +102,4 @@ def server_models(config: MethodConfig, clients: int) -> int:
 
 def create_method(config: Config, fed: Federation) -> Method:
     """Return the config's method, ready for its first round."""
-    return find_method(config.method.name)(method_options(config.method), fed, config.seed)
+    return find_method(config.method.name)(settled_options(config.method, config.rounds), fed, config.seed)

@@ -2,19 +2,30 @@
 
 A cluster whose clients' updates cancel (mean update shorter than `eps1`) while some are still long (longest above
 `eps2`) has converged for no one: it is split so that the largest cosine similarity across the cut is the least. The
-paper lets everyone take part. Where not, only those present are split; the absent choose the centre with the least loss
-when they come back.
+halves go on from the model of the whole.
+
+- The mean update weighs clients by samples, as in the paper; `weighted: false` is the plain mean of the authors' code.
+- `gamma_max` is the paper's last gate: a cut is made only if sqrt((1 - a) / 2) > gamma_max, a being the largest
+  similarity across it. Beyond that bound on the noise of updates the cut is not sure to be right. The authors' public
+  code leaves it out, and so does the default, since the paper names no value.
+- `clusters` given (K): as SR-FCA ran CFL. No gate is asked. After every `warmup` rounds all clusters are split, the
+  oldest first, until there are K; from then on none is. SR-FCA's code also begins each half from a new random model;
+  here it goes on from the model of the whole, as in CFL's own paper.
+- A cluster of fewer than four is not split (two, with `clusters`); the authors' code splits from three on.
+- The paper lets everyone take part. Where not, only those present are split; the absent choose the centre with the
+  least loss when they come back.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rayfl.clustering import bipartition, cosine
 from rayfl.config import MOST
 from rayfl.methods.clustered import Clustered, ClusteredState
-from rayfl.methods.options import ClusteredOptions
+from rayfl.methods.options import MOST_CLUSTERS, ClusteredOptions
 
 
 class CFLOptions(ClusteredOptions):
@@ -22,7 +33,23 @@ class CFLOptions(ClusteredOptions):
 
     eps1: float = Field(0.4, gt=0, description="split when the mean update is shorter than this")
     eps2: float = Field(1.6, gt=0, description="and the longest is longer than this")
-    warmup: int = Field(10, ge=0, le=MOST, description="rounds before the first split")
+    gamma_max: float | None = Field(
+        None, ge=0, lt=1, description="and the root of (1 - largest similarity across) / 2 is above this; none: no gate"
+    )
+    weighted: bool = Field(True, description="whether the mean update weighs clients by samples")
+    warmup: int = Field(10, ge=0, le=MOST, description="rounds before the first split; with clusters, between splits")
+    clusters: int | None = Field(
+        None, ge=1, le=MOST_CLUSTERS, description="split until there are so many, whatever eps1 and eps2 say [K]"
+    )
+
+    @model_validator(mode="after")
+    def _one_rule(self) -> "CFLOptions":
+        if self.clusters is not None and self.gamma_max is not None:
+            raise ValueError(
+                f"method.clusters={self.clusters} splits without gates, so method.gamma_max={self.gamma_max} would do"
+                " nothing: remove one of them"
+            )
+        return self
 
 
 @dataclass
@@ -39,6 +66,11 @@ class CFL(Clustered):
     Options = CFLOptions
     state: CFLState
 
+    @classmethod
+    def server_models(cls, options: Any, clients: int) -> int:
+        """Return K where it is given: else there is one model at first, and nobody knows how many will be."""
+        return min(options.clusters or 1, clients)
+
     def start(self) -> None:
         """Begin with everyone in one cluster."""
         m = self.fed.clients
@@ -52,25 +84,48 @@ class CFL(Clustered):
             state.assignment[back] = self.losses(back, state.centres).argmin(axis=1)
             state.undecided[back] = False
         self.local_training(cohort, start=self.centres())
-        if self.fed.round > self.options.warmup:
+        if self._may_split():
             starts = state.centres[state.assignment[cohort], : self.fed.layout.parameters]
             updates = self.fed.collect(cohort) - starts
             for cluster in range(len(state.centres)):
-                self._split(cluster, cohort, updates)
+                if self.options.clusters is None or len(state.centres) < self.options.clusters:
+                    self._split(cluster, cohort, updates)
         self.recentre(cohort)
+
+    def _may_split(self) -> bool:
+        """Whether clusters are looked at in this round."""
+        wanted, warmup = self.options.clusters, self.options.warmup
+        if wanted is None:
+            return self.fed.round > warmup
+        done = self.fed.round - 1
+        return len(self.state.centres) < wanted and done >= warmup and done % max(warmup, 1) == 0
 
     def _split(self, cluster: int, cohort: np.ndarray, updates: np.ndarray) -> None:
         state = self.state
         present = np.flatnonzero(state.assignment[cohort] == cluster)
-        if len(present) < 4:  # a half of one client learns from nobody
+        told = self.options.clusters is not None
+        if len(present) < (2 if told else 4):  # a half of one client learns from nobody
             return
-        lengths = np.linalg.norm(updates[present], axis=1)
-        if np.linalg.norm(updates[present].mean(axis=0)) >= self.options.eps1 or lengths.max() <= self.options.eps2:
+        if not told and not self._disagree(cohort[present], updates[present]):
             return
         points = updates[present].astype(np.float64)
-        halves = bipartition(cosine(points, points))
+        similarity = cosine(points, points)
+        halves = bipartition(similarity)
+        if self.options.gamma_max is not None:
+            across = similarity[np.ix_(halves == 0, halves == 1)].max()
+            if np.sqrt((1 - across) / 2) <= self.options.gamma_max:
+                return
         moved = cohort[present[halves == 1]]
         absent = np.setdiff1d(np.flatnonzero(state.assignment == cluster), cohort)
         state.assignment[moved] = len(state.centres)
         state.centres = np.vstack([state.centres, state.centres[cluster]])
         state.undecided[absent] = True
+
+    def _disagree(self, clients: np.ndarray, updates: np.ndarray) -> bool:
+        """Whether these updates cancel while some are still long."""
+        weights = self.fed.n_train[clients] if self.options.weighted else np.ones(len(clients))
+        mean = np.zeros(updates.shape[1])
+        for weight, update in zip(weights / weights.sum(), updates, strict=True):
+            mean += weight * update
+        longest = np.linalg.norm(updates, axis=1).max()
+        return bool(np.linalg.norm(mean) < self.options.eps1 and longest > self.options.eps2)

@@ -3,13 +3,19 @@
 A clustered method says how clients are assigned and how centres move. It trains through `local_training`, weighs
 models through `losses` and names what is tested through `tested`; there the add-ons come in:
 
-- `cks` (thesis Eq. 5.6) pulls every client to the mean over all clients; `con` (Eq. 4.3, 4.4) makes it like its own
-  centre and unlike the others; `con_cks` (Eq. 6.1) does the first on the backbone and the second on the head.
-- `cam` (CAM, section 3) adds a global model: a client's output is the sum of the logits of the global and of its
-  cluster's (or its own) model. Both are trained at once, each with the other fixed at the round's start.
+- `cks` (thesis Eq. 5.6) pulls every client to the mean over all clients, as soon as there is one; `con` (Eq. 4.3, 4.4)
+  makes it like its own centre and unlike the others; `con_cks` (Eq. 6.1) does the first on the backbone and the second
+  on the head.
+- `cam` (CAM, section 3; thesis ch. 7) adds a global model W_g: a client's output is the sum of the logits of W_g and of
+  its cluster's (or its own) model. Both are trained at once, each with the other fixed at the round's start; W_g begins
+  with random numbers of its own. Beside the sum, the accuracy of each of the two alone is reported. With `cam.residual`
+  false, FedAvg and the method are trained apart and only tested together (thesis 7.4.4).
+
+The two texts on CAM differ: the clusters' models are plain weighted means (thesis Eq. 7.6), or with `cam.damped` keep
+what other clusters' samples weigh of their old values (CAM Eq. 6). Statistics of batch norm are never damped.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -17,13 +23,13 @@ import numpy as np
 
 from rayfl.aggregation import damped_mean
 from rayfl.clustering import NO_CLUSTER
-from rayfl.federation.interface import MODEL, Contrast, Mixture, Models, Own, Pull, Tested, everyone
+from rayfl.federation.interface import MODEL, Contrast, Federation, Mixture, Models, Own, Pull, Tested, everyone
 from rayfl.methods.method import Method
 from rayfl.methods.options import ClusteredOptions
 from rayfl.models import Part
 
 GLOBAL = "global"
-CAM_WARMUP = 30  # of the paper's 100 rounds
+CAM_WARMUP, CAM_ROUNDS = 30, 100  # the papers' warm-up, and the rounds it is a part of
 
 
 @dataclass
@@ -41,15 +47,56 @@ class Clustered(Method):
     Options = ClusteredOptions
     options: Any
     state: Any
-    #: Whether the method has a warm-up of its own for CAM.
-    warms_up: ClassVar[bool] = False
+    #: Whether the texts on CAM name this method: these have a warm-up, and a form without residuals.
+    named_by_cam: ClassVar[bool] = False
+    #: Whether `cam.damped` means something: clients start from the centre that is then damped.
+    dampens: ClassVar[bool] = False
+
+    def __init__(self, options: Any, fed: Federation, seed: int) -> None:
+        super().__init__(options, fed, seed)
+        if self.residual:  # "randomly initialise Theta_1:K and Theta_g": another draw than every centre's
+            self.state.shared = fed.initial_models(1, first=max(1, len(self.state.centres)))[0]
 
     @classmethod
-    def check(cls, options: Any, clients: int, cohort: int) -> list[str]:
-        """Refuse a warm-up that would do nothing."""
-        if options.cam is not None and options.cam.warmup and not cls.warms_up:
-            return [f"method.cam.warmup={options.cam.warmup}: only ifca, fesem and wecfl have a warm-up; leave it out"]
-        return []
+    def settle(cls, options: Any, rounds: int) -> Any:
+        """Fill in how long CAM's warm-up is."""
+        if options.cam is None or options.cam.warmup is not None:
+            return options
+        warms_up = cls.named_by_cam and options.cam.residual
+        warmup = min(CAM_WARMUP, rounds * CAM_WARMUP // CAM_ROUNDS) if warms_up else 0
+        return options.model_copy(update={"cam": options.cam.model_copy(update={"warmup": warmup})})
+
+    @classmethod
+    def check(cls, options: Any, clients: int, cohort: int, rounds: int) -> list[str]:
+        """Refuse options of CAM that would do nothing, or leave no round for the clusters."""
+        cam = options.cam
+        if cam is None:
+            return []
+        faults = []
+        if cam.warmup and not cls.named_by_cam:
+            faults.append(f"method.cam.warmup={cam.warmup}: only ifca, fesem and wecfl have a warm-up; leave it out")
+        elif cam.warmup and not cam.residual:
+            faults.append(
+                f"method.cam.warmup={cam.warmup}: models that are trained apart (method.cam.residual=False) have no"
+                " warm-up; leave it out"
+            )
+        elif cam.warmup and cam.warmup >= rounds:
+            faults.append(
+                f"method.cam.warmup={cam.warmup} is not shorter than rounds={rounds}: no cluster would ever be used;"
+                " shorten it, or leave it out"
+            )
+        if not cam.residual and not cls.named_by_cam:
+            faults.append("method.cam.residual=False: only ifca, fesem and wecfl can do without; leave it out")
+        if cam.damped and not cls.dampens:
+            faults.append(
+                "method.cam.damped=True: it is a step of IFCA-CAM, only ifca and oneshot_ifca have it; leave it out"
+            )
+        elif cam.damped and not cam.residual:
+            faults.append(
+                "method.cam.damped=True: IFCA that is trained apart (method.cam.residual=False) is not damped; leave"
+                " it out"
+            )
+        return faults
 
     def start(self) -> None:
         """Begin with K different models and nobody assigned."""
@@ -69,6 +116,16 @@ class Clustered(Method):
         return "cam" in self.options.addons
 
     @property
+    def residual(self) -> bool:
+        """Whether these two are also trained beside each other."""
+        return self.additive and self.options.cam.residual
+
+    @property
+    def tuned_together(self) -> bool:
+        """Whether they are fine-tuned beside each other."""
+        return self.residual
+
+    @property
     def warming_up(self) -> bool:
         """Whether CAM's warm-up is still going on."""
         return self.fed.round <= self.warmup_rounds
@@ -76,10 +133,11 @@ class Clustered(Method):
     @property
     def warmup_rounds(self) -> int:
         """How long CAM's warm-up is; 0 without it."""
-        if not self.additive:
-            return 0
-        asked = self.options.cam.warmup
-        return (CAM_WARMUP if self.warms_up else 0) if asked is None else asked
+        return (self.options.cam.warmup or 0) if self.additive else 0
+
+    @property
+    def _shares_knowledge(self) -> bool:
+        return bool({"cks", "con_cks"} & set(self.options.addons))
 
     def local_training(
         self, cohort: np.ndarray, start: Models | None = None, pulls: Sequence[Pull] = (), keep: bool = False
@@ -88,30 +146,31 @@ class Clustered(Method):
         options, state = self.options, self.state
         contrasts: list[Contrast] = []
         pulls = list(pulls)
-        if "cks" in options.addons or "con_cks" in options.addons:
+        # Until somebody has trained, W_g is the model that all began with, and not a mean of anything.
+        if self._shares_knowledge and not np.array_equal(state.shared, self.fed.initial):
             piece: Part = "backbone" if "con_cks" in options.addons else "all"
             pulls.append(Pull(everyone(state.shared, self.fed.clients, piece), options.cks.strength))
         if "con" in options.addons or "con_cks" in options.addons:
-            own = self.centres()
-            on = options.con.on
+            own, on = self.centres(), options.con.on
             if "con_cks" in options.addons:
                 own, on = replace(own, part="head"), "parameters"
+            elif on == "parameters":
+                own = replace(own, part=options.con.part)
             contrasts.append(Contrast(own, on, options.con.temperature, options.con.weight))
-        if not self.additive:
-            self.fed.train(cohort, start, pulls, keep, contrasts=contrasts)
-            if pulls or contrasts:
-                self._move_shared(cohort, MODEL)
-            return
-        shared = everyone(state.shared, self.fed.clients)
-        # The global model's partner is the cluster's model as it stands before this round's training.
-        partner: Models | Own = Own() if keep else (start or self.centres())
-        self.fed.train(cohort, start=shared, partner=partner, slot=GLOBAL)
-        self.fed.train(cohort, start, pulls, keep, partner=shared, contrasts=contrasts)
-        self._move_shared(cohort, GLOBAL)
+        beside: Models | None = None
+        if self.additive:
+            shared = everyone(state.shared, self.fed.clients)
+            # The global model's partner is the cluster's model as it stands before this round's training.
+            partner: Models | Own = Own() if keep else (start or self.centres())
+            self.fed.train(cohort, start=shared, partner=partner if self.residual else None, slot=GLOBAL)
+            beside = shared if self.residual else None
+        self.fed.train(cohort, start, pulls, keep, partner=beside, contrasts=contrasts)
+        if self.additive or self._shares_knowledge:
+            self._move_shared(cohort, GLOBAL if self.additive else MODEL)
 
     def losses(self, clients: np.ndarray, stack: np.ndarray) -> np.ndarray:
         """Return the loss of every model of the stack on each client's training data; with CAM, of the sum (Eq. 2)."""
-        partner = everyone(self.state.shared, self.fed.clients) if self.additive else None
+        partner = everyone(self.state.shared, self.fed.clients) if self.residual else None
         return self.fed.losses(clients, stack, partner)
 
     def tested(self, models: Models | Own) -> Tested:
@@ -120,12 +179,20 @@ class Clustered(Method):
             return models
         return Mixture((everyone(self.state.shared, self.fed.clients), models), "logits")
 
+    def also_tested(self) -> Mapping[str, Tested]:
+        """With CAM, test the global model and the cluster's (or the client's own) each alone."""
+        tested = self.tested_models()
+        if not self.additive or not isinstance(tested, Mixture):
+            return {}
+        shared, own = tested.parts
+        return {"global": shared, "own" if isinstance(own, Own) else "cluster": own}
+
     def share_what_was_learnt_alone(self, clients: np.ndarray, slot: str = MODEL) -> None:
         """Let W_g be the mean of models that were trained alone, where CKS will pull to it (thesis Eq. 5.2).
 
         CAM's global model is trained beside the clusters' from the start, and is not touched.
         """
-        if {"cks", "con_cks"} & set(self.options.addons) and not self.additive:
+        if self._shares_knowledge:
             self._move_shared(clients, slot)
 
     def _move_shared(self, cohort: np.ndarray, slot: str) -> None:
@@ -138,7 +205,7 @@ class Clustered(Method):
         """Hand each client the centre of its cluster."""
         return Models(self.state.centres, self.state.assignment)
 
-    def recentre(self, cohort: np.ndarray, weighted: bool = True, damped: bool = False) -> None:
+    def recentre(self, cohort: np.ndarray, weighted: bool = True) -> None:
         """Move each centre to the mean of this cohort's models in its cluster; one that nobody is in stays.
 
         Damped (CAM, Eq. 6), a centre moves only by its cluster's share of the cohort's samples.
@@ -147,11 +214,13 @@ class Clustered(Method):
         rows, count = state.assignment[cohort], len(state.centres)
         weights = fed.n_train[cohort] if weighted else None
         means = fed.mean_by_cluster(cohort, rows, count, weights)
-        samples = np.bincount(rows, fed.n_train[cohort], count)
+        in_use = np.unique(rows)
+        if self.additive and self.options.cam.damped:
+            shares = np.bincount(rows, fed.n_train[cohort], count) / fed.n_train[cohort].sum()
+            for row in in_use:
+                means[row] = damped_mean(state.centres[row], means[row], shares[row], fed.layout.parameters)
         centres = state.centres.copy()
-        for row in np.unique(rows):
-            share = samples[row] / samples.sum() if damped else 1.0
-            centres[row] = damped_mean(centres[row], means[row], share)
+        centres[in_use] = means[in_use]
         state.centres = centres
 
     def tested_models(self) -> Tested:

@@ -41,7 +41,7 @@ class FedAvgEnsemble(Method):
     state: EnsembleState
 
     @classmethod
-    def check(cls, options: Any, clients: int, cohort: int) -> list[str]:
+    def check(cls, options: Any, clients: int, cohort: int, rounds: int) -> list[str]:
         """Refuse to fine-tune a vote."""
         if options.finetune:
             return ["method.finetune=True: an ensemble's vote cannot be fine-tuned; leave it out"]

@@ -131,9 +131,9 @@ class FedAC(Clustered):
     _matrix: np.ndarray  # of this round, to be reported
 
     @classmethod
-    def check(cls, options: Any, clients: int, cohort: int) -> list[str]:
+    def check(cls, options: Any, clients: int, cohort: int, rounds: int) -> list[str]:
         """Refuse what cannot be clustered."""
-        faults = super().check(options, clients, cohort)
+        faults = super().check(options, clients, cohort, rounds)
         if cohort < 2:
             faults.append(
                 f"participation gives a cohort of {cohort}: fedac compares a round's clients, let 2 or more take part"
@@ -330,7 +330,7 @@ class FedAC(Clustered):
 
     def also_tested(self) -> Mapping[str, Tested]:
         """Test the centres beside them."""
-        return {"centre": self.tested(self.centres())}
+        return {**super().also_tested(), "centre": self.tested(self.centres())}
 
     def assignment(self) -> np.ndarray:
         """Return each client's cluster."""

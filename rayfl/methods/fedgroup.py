@@ -61,7 +61,8 @@ class FedGroup(Clustered):
     def _group(self, newcomers: np.ndarray) -> None:
         state, fed = self.state, self.fed
         fed.train(newcomers, start=everyone(fed.initial, fed.clients), stream=1, from_rest=True)
-        updates = fed.collect(newcomers) - fed.initial[: fed.layout.parameters]
+        updates = fed.collect(newcomers)
+        updates -= fed.initial[: fed.layout.parameters]  # in place: no third copy of the clients' models
         if len(state.centres):
             state.assignment[newcomers] = cosine(updates, state.directions).argmax(axis=1)
             return

@@ -1,6 +1,8 @@
 """FL+HC (Briggs et al. 2020; FedAC 2.2): FedAvg, one agglomerative clustering of the updates, FedAvg per cluster.
 
-In the round of the clustering everyone trains from the global model, as in the paper, whatever the cohort is.
+In the round of the clustering everyone trains from the global model, as in the paper, whatever the cohort is. The
+server then holds the clients' models, and for a moment a second copy of them as they arrive, but never a third:
+distances are worked out over blocks of columns.
 """
 
 from typing import Any
@@ -8,7 +10,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from rayfl.clustering import agglomerative, cosine_distances, l2_distances
+from rayfl.clustering import agglomerative, squared_distances, update_cosine_distances
 from rayfl.config import MOST
 from rayfl.federation.interface import everyone
 from rayfl.methods.clustered import Clustered, ClusteredState
@@ -52,8 +54,11 @@ class FLHC(Clustered):
         state, fed = self.state, self.fed
         clients = np.arange(fed.clients)
         fed.train(clients, start=everyone(state.centres[0], fed.clients), stream=1, from_rest=True)
-        updates = (fed.collect(clients) - state.centres[0, : fed.layout.parameters]).astype(np.float64)
-        distances = cosine_distances(updates) if self.options.distance == "cosine" else l2_distances(updates)
+        models = fed.collect(clients)
+        if self.options.distance == "cosine":
+            distances = update_cosine_distances(models, state.centres[0, : fed.layout.parameters])
+        else:  # between models as between their updates, since all began from one
+            distances = np.sqrt(squared_distances(models))
         threshold = self.options.threshold
         count = None if threshold is not None else min(self.options.clusters, fed.clients)
         state.assignment = agglomerative(distances, threshold=threshold, clusters=count)

@@ -1,8 +1,10 @@
 """IFCA (Ghosh et al. 2020; HypCluster is the same; thesis 3.2): a client joins the model with the least loss.
 
 Each round every client of the cohort gets all K models, takes the one with the smallest loss on its own training data
-and trains it; a model becomes the mean of those who took it, weighted by samples. With the add-on `cam` this is
-IFCA-CAM: `warmup` rounds of FedAvg for the global model, the loss of the sum (Eq. 2), a damped step (Eq. 6).
+and trains it; a model becomes the mean of those who took it, weighted by samples. A model that nobody takes stays, and
+can win clients back. With the add-on `cam` this is IFCA-CAM: `cam.warmup` rounds of FedAvg for the global model, then
+the loss of the sum (CAM Eq. 2), and with `cam.damped` the damped step of CAM Eq. 6; with `cam.residual` false it is
+"FedAvg + IFCA" of thesis Table 7.5.
 """
 
 import numpy as np
@@ -24,7 +26,8 @@ class IFCA(Clustered):
 
     paper = "Ghosh et al. 2020; thesis 3.2; CAM 3.1"
     Options = IFCAOptions
-    warms_up = True
+    named_by_cam = True
+    dampens = True
 
     def round(self, cohort: np.ndarray) -> None:
         """Assign by loss, train, average."""
@@ -34,7 +37,7 @@ class IFCA(Clustered):
             return
         self.state.assignment[cohort] = self.losses(cohort, self.state.centres).argmin(axis=1)
         self.local_training(cohort, start=self.centres())
-        self.recentre(cohort, damped=self.additive)
+        self.recentre(cohort)
 
     def tested_models(self) -> Tested:
         """Test with the cluster's model; while CAM warms up, with the global one alone."""

@@ -1,15 +1,29 @@
-"""Local-KMeans (SR-FCA section 5): train locally, one K-means over the weights, then FedAvg in each cluster."""
+"""Local-KMeans (SR-FCA section 5; Ghosh et al. 2019): train locally, one K-means over the weights.
+
+`variant: federated`, the default: all clients begin from one model, K-means comes after `warmup` rounds, and FedAvg in
+each cluster goes on from there. This is a fair baseline, and finds planted clusters.
+
+`variant: sr_fca` is what SR-FCA compared itself with. Each client begins from a random model of its own, and the
+centroid that K-means finds is tested as it is: nothing is trained after it, so rounds beyond `warmup` change nothing.
+Weights of networks with different starts have little to do with each other (their neurons are permuted), so neither the
+clusters nor the centroids can be expected to be good. The authors' code also fills each layer from the beginning of the
+flat centroid, which would bring any accuracy down to guessing. That fault is not repeated.
+"""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rayfl.clustering import NO_CLUSTER, kmeans, nearest
 from rayfl.config import MOST
-from rayfl.federation.interface import Own, Tested
+from rayfl.federation.interface import Models, Own, Tested
+from rayfl.host_memory import collected_need, memory_here, refuse_excess
 from rayfl.methods.clustered import Clustered, ClusteredState
 from rayfl.methods.options import MOST_CLUSTERS, ClusteredOptions
+
+_PIECE = 256  # clients whose own random starts are in memory at a time
 
 
 class LocalKMeansOptions(ClusteredOptions):
@@ -17,6 +31,20 @@ class LocalKMeansOptions(ClusteredOptions):
 
     clusters: int = Field(4, ge=1, le=MOST_CLUSTERS, description="number of clusters [K]")
     warmup: int = Field(10, ge=1, le=MOST, description="rounds of local training before the one K-means")
+    variant: Literal["federated", "sr_fca"] = Field(
+        "federated",
+        description="federated: one start for all, FedAvg per cluster after K-means; sr_fca: an own random start per "
+        "client, and the centroids are the result",
+    )
+
+    @model_validator(mode="after")
+    def _nothing_for_addons(self) -> "LocalKMeansOptions":
+        if self.variant == "sr_fca" and self.addons:
+            raise ValueError(
+                f"method.addons={self.addons}: method.variant=sr_fca trains no cluster, so they would do nothing;"
+                " remove them, or set method.variant=federated"
+            )
+        return self
 
 
 @dataclass
@@ -42,21 +70,42 @@ class LocalKMeans(Clustered):
     def round(self, cohort: np.ndarray) -> None:
         """Train alone; after the warm-up, together with one's cluster."""
         state, fed = self.state, self.fed
+        own_starts = self.options.variant == "sr_fca"
         if fed.round <= self.options.warmup:
-            fed.train(cohort, keep=True)
+            seen = np.union1d(cohort, np.flatnonzero(fed.has_model(np.arange(fed.clients))))
+            refuse_excess([collected_need(fed.layout.parameters, len(seen))], memory_here())
+            self._train_alone(cohort, own_starts)
             if fed.round == self.options.warmup:
-                seen = np.flatnonzero(fed.has_model(np.arange(fed.clients)))
                 state.assignment[seen], state.points = kmeans(fed.collect(seen), self.options.clusters, seed=self.rng())
-                self.recentre(seen)
+                self.recentre(seen, weighted=not own_starts)  # unweighted, they are K-means' centroids
                 self.share_what_was_learnt_alone(seen)
             return
         newcomers = cohort[state.assignment[cohort] == NO_CLUSTER]
-        if len(newcomers):  # who was not there for the K-means trains alone once and joins the nearest cluster
-            fed.train(newcomers)
-            state.assignment[newcomers] = nearest(fed.collect(newcomers), state.points)
+        for some in _pieces(newcomers):  # who was not there for the K-means trains alone once and joins the nearest
+            self._train_alone(some, own_starts, keep=False)
+            state.assignment[some] = nearest(fed.collect(some), state.points)
+        if own_starts:
+            return
         self.local_training(cohort, start=self.centres())
         self.recentre(cohort)
+
+    def _train_alone(self, cohort: np.ndarray, own_starts: bool, keep: bool = True) -> None:
+        """Train each client from where it stopped; its first start is the common model, or one of its own."""
+        fed = self.fed
+        new = cohort[~fed.has_model(cohort)] if own_starts else cohort[:0]
+        old = np.setdiff1d(cohort, new)
+        for clients in _pieces(new):
+            choice = np.full(fed.clients, -1)
+            choice[clients] = np.arange(len(clients))
+            drawn = Models(fed.numbered_initial_models(clients), choice, travels=False)
+            fed.train(clients, drawn, keep=keep)
+        if len(old):
+            fed.train(old, keep=keep)
 
     def tested_models(self) -> Tested:
         """Test with the own model while alone, then with the cluster's."""
         return Own() if self.fed.round < self.options.warmup else self.tested(self.centres())
+
+
+def _pieces(clients: np.ndarray) -> list[np.ndarray]:
+    return [clients[first : first + _PIECE] for first in range(0, len(clients), _PIECE)]

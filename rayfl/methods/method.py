@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rayfl.federation.interface import Federation, Mixture, Models, Own, Tested
+from rayfl.federation.interface import Federation, Mixture, Models, Overlay, Own, Tested
 from rayfl.methods.options import MethodOptions
 from rayfl.randomness import Purpose, generator
 
@@ -34,8 +34,13 @@ class Method(ABC):
         self.start()
 
     @classmethod
-    def check(cls, options: Any, clients: int, cohort: int) -> list[str]:
-        """Return a line for each thing that this method cannot do with so many clients; called before any work."""
+    def settle(cls, options: Any, rounds: int) -> Any:
+        """Return the options with those filled in whose default depends on the run; the run's config then says them."""
+        return options
+
+    @classmethod
+    def check(cls, options: Any, clients: int, cohort: int, rounds: int) -> list[str]:
+        """Return a line for each thing that this method cannot do with so many clients and rounds, before any work."""
         return []
 
     @classmethod
@@ -52,7 +57,7 @@ class Method(ABC):
 
     @abstractmethod
     def tested_models(self) -> Tested:
-        """Return what each client is tested with: models handed to it, its `Own`, or a `Mixture`."""
+        """Return what each client is tested with: models handed to it, its `Own`, an `Overlay`, or a `Mixture`."""
 
     def also_tested(self) -> Mapping[str, Tested]:
         """Return models to test besides; their accuracy is reported as `<name>_accuracy` in extras."""
@@ -70,10 +75,16 @@ class Method(ABC):
         """Return this round's random numbers for the server."""
         return generator(self.seed, Purpose.CLUSTERING, self.fed.round)
 
+    @property
+    def tuned_together(self) -> bool:
+        """Whether two models whose logits are added are fine-tuned beside each other, or each alone."""
+        return True
+
     def fine_tune(self) -> Tested:
         """Train every client once more, from what it would be tested with, and return what to test then.
 
-        Of a mixture, each part is trained with the others fixed, so that the sum is still a sum (thesis 7.4.4).
+        Of a mixture, each part is trained with the others fixed, so that the sum is still a sum (thesis 7.4.4); models
+        that were trained apart are also fine-tuned apart.
         Momentum starts from rest, also where clients keep it from round to round.
         """
         tested, clients = self.tested_models(), np.arange(self.fed.clients)
@@ -82,9 +93,12 @@ class Method(ABC):
             raise ValueError("only single models and sums of two can be fine-tuned")
         tuned = []
         for number, part in enumerate(parts):
-            start = part if isinstance(part, Models) else None
-            partner = parts[1 - number] if len(parts) == 2 else None
-            slot = part.slot if isinstance(part, Own) else f"fine-tuned {number}"
+            start = part.models if isinstance(part, Overlay) else part if isinstance(part, Models) else None
+            own = part.own if isinstance(part, Overlay) else part if isinstance(part, Own) else None
+            slot = f"fine-tuned {number}" if own is None else own.slot
+            partner = parts[1 - number] if len(parts) == 2 and self.tuned_together else None
+            if isinstance(partner, Overlay):
+                raise ValueError("a sum with an overlay cannot be fine-tuned")
             self.fed.train(clients, start, keep=True, partner=partner, slot=slot, stream=FINE_TUNING, from_rest=True)
             tuned.append(Own(slot))
         return Mixture(tuple(tuned), "logits") if len(parts) == 2 else tuned[0]

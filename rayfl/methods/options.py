@@ -10,6 +10,8 @@ from rayfl.config import MOST, Section
 MOST_CLUSTERS = 10_000
 
 AddOnName = Literal["cam", "con", "cks", "con_cks"]
+#: What of the clients' models is compared: the last fully connected layer, all of those at the end, or everything.
+ComparedPart = Literal["head", "dense", "all"]
 
 
 class CamOptions(Section):
@@ -19,22 +21,39 @@ class CamOptions(Section):
         None,
         ge=0,
         le=MOST,
-        description="rounds before clusters are used [beta]; 30 for ifca, fesem and wecfl, others have none",
+        description="rounds before clusters are used [beta]; ifca, fesem and wecfl: 30 as in the papers, of their 100 "
+        "rounds, and 30 % of the rounds in shorter runs; other methods have none",
+    )
+    damped: bool = Field(
+        False,
+        description="ifca, oneshot_ifca: a cluster's model moves only by its share of the cohort's samples (CAM Eq. 6); "
+        "false: to the plain weighted mean (thesis Eq. 7.6, and the author's code)",
+    )
+    residual: bool = Field(
+        True,
+        description="train each model beside the other one's logits; false: FedAvg and the method are trained apart and "
+        'their logits added in tests only, "FedAvg + IFCA" and "FedAvg + FeSEM" of thesis Table 7.5 (Eq. 7.36)',
     )
 
 
 class ConOptions(Section):
     """The contrastive term (thesis ch. 4)."""
 
-    on: Literal["parameters", "representations"] = Field("representations", description="Eq. 4.3, or Eq. 4.4")
-    temperature: float = Field(0.5, gt=0, description="[tau]")
-    weight: float = Field(1.0, gt=0, description="[mu]")
+    on: Literal["parameters", "representations"] = Field(
+        "parameters", description="Eq. 4.3, which the thesis recommends (4.4.2), or Eq. 4.4"
+    )
+    part: ComparedPart = Field(
+        "dense",
+        description="parameters: which of them are compared; the thesis does not say, the author's code has dense",
+    )
+    temperature: float = Field(1.0, gt=0, description="[tau]; thesis 4.4.1 tries 0.1, 1 and 10")
+    weight: float = Field(0.5, gt=0, description="[mu]; thesis 4.4.1 tries 0.1, 0.5, 2 and 5")
 
 
 class CksOptions(Section):
     """Cross-cluster knowledge sharing (thesis ch. 5): a pull to the mean over all clusters."""
 
-    strength: float = Field(0.01, gt=0, description="[lambda_k]")
+    strength: float = Field(0.01, gt=0, description="[lambda_k]; thesis 5.4.1 tries 1, 0.1, 0.01 and 0.001")
 
 
 ADDONS: dict[str, type[Section]] = {"cam": CamOptions, "con": ConOptions, "cks": CksOptions}
@@ -76,4 +95,9 @@ class ClusteredOptions(MethodOptions):
             raise ValueError(f"method.addons={self.addons} names one twice: remove it")
         if "con_cks" in self.addons and {"con", "cks"} & set(self.addons):
             raise ValueError(f"method.addons={self.addons}: con_cks is both con and cks already, name it alone")
+        if "cam" in self.addons and {"cks", "con_cks"} & set(self.addons):
+            raise ValueError(
+                f"method.addons={self.addons}: cks pulls the clusters' models to a model for everybody, and cam's are what"
+                " is left beside one: use one of the two"
+            )
         return self

@@ -1,14 +1,23 @@
 """SR-FCA (Vardhan, Ghosh and Mazumdar 2024): clusters from pairwise distances, successively refined. K is never given.
 
-ONE_SHOT: everyone trains alone; clients nearer than `threshold` are joined, and connected components of at least
-`smallest` clients are the clusters. Then `refinements` times REFINE: train a model per cluster from a fresh start, its
-clients' models averaged by the trimmed mean; RECLUSTER each client to the nearest cluster; MERGE clusters that are
-nearer than the threshold. Rounds that are left go on training the merged models.
+ONE_SHOT (Algorithm 1): everyone trains alone; clients at most `threshold` apart are joined, and connected components of
+at least `smallest` clients are the clusters. Then `refinements` times REFINE: train a model per cluster from a fresh
+start, its clients' models averaged by the trimmed mean (Algorithm 3); RECLUSTER each client to the nearest cluster
+(Algorithm 2); MERGE the clusters that are left and at most the threshold apart, the new model being the plain mean of
+theirs (Algorithm 4). Rounds that remain go on training the merged models.
 
-- Distances are cross-losses (Def. 5.1), as mean loss per sample, or L2 between models.
-- A client whose component is too small goes to the nearest cluster; the paper's graph would drop it.
+- Distances are cross-losses (Definition 5.1), as mean loss per sample, or L2 between models. The loss of a cluster is
+  the plain mean over its clients: those it was trained with in RECLUSTER, those that RECLUSTER gave it in MERGE.
+- A client whose component is too small goes to the nearest cluster; the paper's graph would drop it. The size that
+  counts is the number of clients, at least `smallest`, in ONE_SHOT and in MERGE.
+- TrimmedMeanGD averages models after local steps, as the authors' experiments do; Algorithm 3 prints gradients.
 - `threshold` left out: the middle of the widest gap between the sorted pairwise distances. The paper tunes it.
 - Who was not there for ONE_SHOT joins the centre with the least loss on its data.
+- Tested while alone, the last round of ONE_SHOT included: the client's own model; then its cluster's.
+
+Extras name the stage, for Tables 1, 2 and 4: `one_shot`, `refine` (training in clusters), `merge` (the last round of a
+refinement, after RECLUSTER and MERGE) and `train`, with the number of the `refinement`. Rounds of `merge` also have
+`clusters_before_recluster`, `clusters_before_merge`, `clusters_after_merge` and the clients that RECLUSTER `moved`.
 """
 
 from collections.abc import Mapping
@@ -19,9 +28,18 @@ import numpy as np
 from pydantic import Field
 
 from rayfl.aggregation import trimmed_mean
-from rayfl.clustering import NO_CLUSTER, components, merge_clusters, squared_distances
+from rayfl.clustering import (
+    NO_CLUSTER,
+    components,
+    losses_between_clusters,
+    losses_to_clusters,
+    merge_near_clusters,
+    recluster,
+    squared_distances,
+)
 from rayfl.config import MOST
 from rayfl.federation.interface import Own, Tested
+from rayfl.host_memory import collected_need, memory_here, refuse_excess
 from rayfl.methods.clustered import Clustered, ClusteredState
 from rayfl.methods.options import ClusteredOptions
 
@@ -51,8 +69,9 @@ class SRFCAState(ClusteredState):
 
     present: np.ndarray  # (p,) clients
     alone: np.ndarray  # (p, size) their models, trained alone
-    losses: np.ndarray  # (p, p): of model j on the data of client i
+    losses: np.ndarray  # (p, p): of model j on the data of client i; none with L2
     threshold: float
+    merged: dict[str, int]  # what the last RECLUSTER and MERGE did, as extras report it
 
 
 class OneShot(Clustered):
@@ -73,22 +92,26 @@ class OneShot(Clustered):
             none,
             np.zeros((0, 0)),
             0.0,
+            {},
         )
 
     @property
     def alone(self) -> bool:
-        """Whether everyone still trains alone."""
-        return self.fed.round < self.options.one_shot_rounds
+        """Whether everyone trains alone in this round."""
+        return self.fed.round <= self.options.one_shot_rounds
 
     def one_shot(self, cohort: np.ndarray) -> None:
         """Train alone; in the last of these rounds, find the clusters."""
         state, fed = self.state, self.fed
+        seen = np.union1d(cohort, np.flatnonzero(fed.has_model(np.arange(fed.clients), ALONE)))
+        refuse_excess([collected_need(fed.layout.size, len(seen))], memory_here())
         fed.train(cohort, keep=True, slot=ALONE)
-        if self.alone:
+        if fed.round < self.options.one_shot_rounds:
             return
-        state.present = np.flatnonzero(fed.has_model(np.arange(fed.clients), ALONE))
+        state.present = seen
         state.alone = fed.collect(state.present, slot=ALONE, buffers=True)
-        state.losses = fed.losses(state.present, state.alone)
+        if self.options.distance == "cross_loss":
+            state.losses = fed.losses(state.present, state.alone)
         distances = self._between_models(state.alone, state.losses)
         state.threshold = self.options.threshold or widest_gap(distances)
         found = components(distances, state.threshold, self.options.smallest)
@@ -115,8 +138,13 @@ class OneShot(Clustered):
         return Own(ALONE) if self.alone else self.tested(self.centres())
 
     def extras(self) -> Mapping[str, Any]:
-        """Return the threshold, once there is one."""
-        return {"threshold": self.state.threshold} if self.state.threshold else {}
+        """Return the stage, and the threshold once there is one."""
+        found = {"threshold": self.state.threshold} if self.state.threshold else {}
+        return {"stage": self.stage()[0], **found}
+
+    def stage(self) -> tuple[str, int]:
+        """Return the stage that this round belongs to, and the number of the refinement, 0 before the first."""
+        return ("one_shot" if self.alone else "train"), 0
 
 
 class SRFCA(OneShot):
@@ -126,20 +154,35 @@ class SRFCA(OneShot):
     Options = SRFCAOptions
 
     def round(self, cohort: np.ndarray) -> None:
-        """ONE_SHOT, then REFINE so many times, then go on."""
+        """ONE_SHOT, then REFINE as often as asked, then go on training."""
         options, state = self.options, self.state
-        if self.fed.round <= options.one_shot_rounds:
+        if self.alone:
             self.one_shot(cohort)
             return
         self.join(cohort)
-        refinement, step = divmod(self.fed.round - options.one_shot_rounds - 1, options.refine_rounds)
-        refining = refinement < options.refinements
-        if refining and step == 0:
+        stage, _ = self.stage()
+        first = (self.fed.round - options.one_shot_rounds - 1) % options.refine_rounds == 0
+        if stage != "train" and first:  # w_0 of Algorithm 3
             state.centres = np.repeat(self.fed.initial[None], len(state.centres), axis=0)
         self.local_training(cohort, start=self.centres())
         self._trimmed_recentre(cohort)
-        if refining and step == options.refine_rounds - 1:
+        if stage == "merge":
             self._recluster_and_merge()
+
+    def stage(self) -> tuple[str, int]:
+        """Return the stage that this round belongs to, and the number of the refinement, 0 before the first."""
+        options = self.options
+        if self.alone:
+            return "one_shot", 0
+        done, step = divmod(self.fed.round - options.one_shot_rounds - 1, options.refine_rounds)
+        if done >= options.refinements:
+            return "train", options.refinements
+        return ("merge" if step == options.refine_rounds - 1 else "refine"), done + 1
+
+    def extras(self) -> Mapping[str, Any]:
+        """Return the stage, the number of the refinement, the threshold, and what MERGE did where it was."""
+        stage, refinement = self.stage()
+        return {**super().extras(), "refinement": refinement, **(self.state.merged if stage == "merge" else {})}
 
     def _trimmed_recentre(self, cohort: np.ndarray) -> None:
         """TrimmedMeanGD (Algorithm 3) with local steps."""
@@ -151,32 +194,32 @@ class SRFCA(OneShot):
         state.centres = centres
 
     def _recluster_and_merge(self) -> None:
-        """RECLUSTER (Algorithm 2) and MERGE (Algorithm 4)."""
-        state, fed = self.state, self.fed
-        present, rows = state.present, state.assignment[state.present]
-        count, samples = len(state.centres), fed.n_train[state.present]
-        parameters = fed.layout.parameters
+        """RECLUSTER (Algorithm 2), then MERGE (Algorithm 4) of the clusters that it leaves."""
+        state, fed, present = self.state, self.fed, self.state.present
+        before, count = state.assignment[present], len(state.centres)
         if self.options.distance == "l2":
-            points = np.vstack([state.alone[:, :parameters], state.centres[:, :parameters]])
-            distances = np.sqrt(squared_distances(points))
-            to_centres, between = distances[: len(present), len(present) :], distances[len(present) :, len(present) :]
+            parameters = fed.layout.parameters
+            distances = np.sqrt(squared_distances(np.vstack([state.alone, state.centres])[:, :parameters]))
+            to_clusters = distances[: len(present), len(present) :]
+            rows = recluster(to_clusters)
+            between = distances[len(present) :, len(present) :]
         else:
-            on_clients = fed.losses(present, state.centres)  # f_i(w_c)
-            member = (rows[:, None] == np.arange(count)) * samples[:, None]
-            member = member / np.maximum(member.sum(axis=0), 1)
-            of_cluster = state.losses.T @ member  # f_c(w_i): a cluster's loss is the mean over its clients' samples
-            to_centres = (on_clients + of_cluster) / 2
-            cross = member.T @ on_clients  # f_c(w_c')
-            between = (cross + cross.T) / 2
-        rows = to_centres.argmin(axis=1)
-        in_use = np.unique(rows)
-        merged = merge_clusters(between[np.ix_(in_use, in_use)], state.threshold)
-        state.centres = np.stack(
-            [state.centres[in_use[merged == k]].mean(axis=0) for k in range(int(merged.max()) + 1)]
-        )
+            losses = fed.losses(present, state.centres)  # f_i(w_c)
+            to_clusters = losses_to_clusters(losses, state.losses, before)
+            rows = recluster(to_clusters)
+            between = losses_between_clusters(losses, rows)
+        after, part_of = merge_near_clusters(rows, to_clusters, between, state.threshold, self.options.smallest)
+        merged = int(part_of.max()) + 1
+        state.centres = np.stack([state.centres[part_of == k].mean(axis=0) for k in range(merged)])
+        state.merged = {
+            "clusters_before_recluster": count,
+            "clusters_before_merge": len(np.unique(rows)),
+            "clusters_after_merge": merged,
+            "moved": int((rows != before).sum()),
+        }
         late = np.setdiff1d(np.flatnonzero(state.assignment != NO_CLUSTER), present)
         state.assignment[:] = NO_CLUSTER
-        state.assignment[present] = merged[np.searchsorted(in_use, rows)]
+        state.assignment[present] = after
         self.join(late)
 
 

@@ -178,6 +178,24 @@ def _dense_start(module: nn.Module, layers: list[tuple[str, slice]], end: int) -
     return end
 
 
+def _layers_of_buffers(
+    module: nn.Module, head: str, buffers: list[str], layers: list[str], in_backbone: int
+) -> list[int]:
+    """Return the layer that each buffer belongs to: that of its module, else the last one before it in module order.
+
+    Buffers inside the head belong to the head's layers, all others to the backbone's if it has any.
+    """
+    order = {name: place for place, (name, _) in enumerate(module.named_modules())}
+    found = []
+    for buffer in buffers:
+        owner = buffer.rpartition(".")[0]
+        inside = owner == head or owner.startswith(f"{head}.")
+        side = range(in_backbone, len(layers)) if inside or not in_backbone else range(in_backbone)
+        before = [layer for layer in side if order[layers[layer]] <= order[owner]]
+        found.append(max(before, key=lambda layer: order[layers[layer]], default=side[0]))
+    return found
+
+
 def _lay_out(module: nn.Module, head: str, channels_last: bool) -> tuple[Layout, list[torch.Tensor]]:
     """Return the layout and the module's tensors in its order."""
     # A shared parameter has several names and is counted once. If any of its owners is outside the head,
@@ -205,17 +223,22 @@ def _lay_out(module: nn.Module, head: str, channels_last: bool) -> tuple[Layout,
     split = sum(p.numel() for _, p in backbone)
     convolved = {m.weight for m in module.modules() if isinstance(m, nn.Conv2d)}
     layers: list[tuple[str, slice]] = []
+    layer_of: list[int] = []
     for (name, _), where in zip((*backbone, *top), slices, strict=False):
         owner = name.rpartition(".")[0]
         if layers and layers[-1][0] == owner:
             layers[-1] = (owner, slice(layers[-1][1].start, where.stop))
         else:
             layers.append((owner, where))
+        layer_of.append(len(layers) - 1)
+    in_backbone = len({layer for layer, _ in zip(layer_of, backbone, strict=False)})
+    layer_of += _layers_of_buffers(module, head, [name for name, _ in buffers], [n for n, _ in layers], in_backbone)
     layout = Layout(
         names=tuple(n for n, _ in tensors),
         slices=slices,
         shapes=tuple(tuple(t.shape) for _, t in tensors),
         channels_last=tuple(channels_last and t in convolved for _, t in tensors),
+        layer_of=tuple(layer_of),
         parameters=parameters,
         size=ends[-1],
         backbone=slice(0, split),

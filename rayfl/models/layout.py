@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 #: A part of a network: everything, what comes before the head, the head, the fully connected layers at the end, or the
-#: first so many layers.
-Part = Literal["all", "backbone", "head", "dense"] | int
+#: first so many layers, in halves: 3.5 is the first three and of the fourth the first half of its tensors, its weight.
+Part = Literal["all", "backbone", "head", "dense"] | float
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,8 @@ class Layout:
     shapes: tuple[tuple[int, ...], ...]
     channels_last: tuple[bool, ...]
     """Whether a tensor of shape (out, in, height, width) lies in the vector as (out, height, width, in)."""
+    layer_of: tuple[int, ...]
+    """The layer of each tensor. A buffer of a module without parameters belongs to the layer before that module."""
     parameters: int
     """P: how many numbers are trained."""
     size: int
@@ -34,7 +36,11 @@ class Layout:
     slice from 0 to the end of layers[L - 1]."""
 
     def part(self, name: Part) -> slice:
-        """Return the slice of a part; `all` means all parameters, without the buffers."""
+        """Return the slice of a part's parameters, without its buffers.
+
+        Half a layer is the first half of its tensors, rounded up: the weight of a weight and a bias, all of a layer
+        that has a weight alone.
+        """
         if name == "all":
             return slice(0, self.parameters)
         if name == "backbone":
@@ -43,16 +49,48 @@ class Layout:
             return self.head
         if name == "dense":
             return self.dense
-        if isinstance(name, int) and 0 <= name <= len(self.layers):
-            return slice(0, self.layers[name - 1][1].stop if name else 0)
+        if not isinstance(name, str) and 0 <= name <= len(self.layers) and 2 * name == int(2 * name):
+            whole = int(name)
+            stop = self.layers[whole - 1][1].stop if whole else 0
+            if name > whole:
+                tensors = [w for w, layer in zip(self._parameters(), self.layer_of, strict=False) if layer == whole]
+                stop = tensors[(len(tensors) - 1) // 2].stop
+            return slice(0, stop)
         raise ValueError(
-            f"part {name!r} is not one of all, backbone, head, dense, or a number of the {len(self.layers)} layers"
+            f"part {name!r} is not one of all, backbone, head, dense, or a number of the {len(self.layers)} layers,"
+            " whole or a half"
+        )
+
+    def tensors_in(self, part: Part) -> tuple[bool, ...]:
+        """Return which tensors travel when a part is sent: its parameters, and the buffers of its whole layers."""
+        if part == "all":
+            return (True,) * len(self.names)
+        where = self.part(part)
+        whole = [_inside(layer, where) for _, layer in self.layers]
+        count = len(self._parameters())
+        return (
+            *(_inside(tensor, where) for tensor in self._parameters()),
+            *(whole[layer] for layer in self.layer_of[count:]),
         )
 
     def ranges(self, part: Part) -> tuple[slice, ...]:
-        """Return what travels when a part is sent: its parameters, and with the backbone's layers the buffers."""
-        if part == "all":
-            return (slice(0, self.size),)
-        with_buffers = part == "backbone" or (isinstance(part, int) and part > 0)
-        pieces = (self.part(part), self.buffers) if with_buffers else (self.part(part),)
-        return tuple(p for p in pieces if p.stop > p.start)
+        """Return where in the vector the tensors lie that travel when a part is sent, in as few pieces as can be."""
+        pieces: list[slice] = []
+        for tensor, travels in zip(self.slices, self.tensors_in(part), strict=True):
+            if not travels or tensor.start == tensor.stop:
+                continue
+            if pieces and pieces[-1].stop == tensor.start:
+                tensor = slice(pieces.pop().start, tensor.stop)
+            pieces.append(tensor)
+        return tuple(pieces)
+
+    def covers(self, part: Part) -> bool:
+        """Return whether a part is the whole model, buffers and all."""
+        return all(self.tensors_in(part))
+
+    def _parameters(self) -> tuple[slice, ...]:
+        return tuple(where for where in self.slices if where.stop <= self.parameters)
+
+
+def _inside(piece: slice, where: slice) -> bool:
+    return where.start <= piece.start and piece.stop <= where.stop

@@ -42,7 +42,7 @@ def train(
 ) -> None:
     """Run SGD on `model`, in place: cross-entropy plus the pulls, whose gradients are added in closed form.
 
-    With a partner, the cross-entropy is that of both models' added logits; the contrasts are further terms. Momentum
+    Pulls per step move the model themselves, after the gradient is known and before the step is taken. With a partner, the cross-entropy is that of both models' added logits; the contrasts are further terms. Momentum
     goes on from `velocity`, in place, or else from rest.
     """
     parameters = model.vector[: model.layout.parameters]
@@ -50,7 +50,8 @@ def train(
     if velocity is None and local.momentum:
         velocity = torch.zeros_like(gradient)
     of_samples = [c for c in contrasts if isinstance(c, RepresentationContrast)]
-    of_parameters: list[FlatPull | ParameterContrast] = [*pulls]
+    of_parameters: list[FlatPull | ParameterContrast] = [p for p in pulls if not p.per_step]
+    moves = [p for p in pulls if p.per_step]
     of_parameters += [c for c in contrasts if isinstance(c, ParameterContrast)]
     model.module.train()
     for inputs, labels in batches:
@@ -62,6 +63,8 @@ def train(
             for term in of_parameters:
                 term.add_gradient(parameters, gradient)
             step = gradient if velocity is None else velocity.mul_(local.momentum).add_(gradient)
+            for pull in moves:
+                pull.move(parameters)
             parameters.sub_(step, alpha=lr)
 
 

@@ -17,17 +17,26 @@ from rayfl.training.stacked import stacked_features, stacked_logits
 
 @dataclass(frozen=True)
 class FlatPull:
-    """The term strength/2 * ||w - target||^2 over one part of the parameters, `target` being that part's values."""
+    """The term strength/2 * ||w - target||^2 over one part of the parameters, `target` being that part's values.
+
+    With `per_step` it is no term of the objective: each step leaves (1 - strength) w + strength * target, besides what
+    the optimiser does, whatever the learning rate and the momentum are (thesis Eq. 7.13).
+    """
 
     target: torch.Tensor
     strength: float
     part: slice
+    per_step: bool = False
 
     def add_gradient(self, parameters: torch.Tensor, gradient: torch.Tensor) -> None:
         """Add strength (w - target) to this part of the flat gradient."""
         part = gradient[self.part]
         part.add_(parameters[self.part], alpha=self.strength)
         part.sub_(self.target, alpha=self.strength)
+
+    def move(self, parameters: torch.Tensor) -> None:
+        """Move this part of the parameters by `strength` of the way to the target."""
+        parameters[self.part].mul_(1 - self.strength).add_(self.target, alpha=self.strength)
 
 
 @dataclass(frozen=True)

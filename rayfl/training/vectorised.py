@@ -57,7 +57,9 @@ def _kind(trainee: Trainee) -> tuple:
     """Return what two trainees must have in common to share the arithmetic of a step."""
     kinds: list[tuple] = [(trainee.partner is None,)]
     for term in _terms(trainee):
-        numbers = (term.strength,) if isinstance(term, FlatPull) else (len(term.models), term.tau, term.weight)
+        numbers = (
+            (term.strength, term.per_step) if isinstance(term, FlatPull) else (len(term.models), term.tau, term.weight)
+        )
         where = () if isinstance(term, RepresentationContrast) else (term.part.start, term.part.stop)
         kinds.append((type(term), numbers, where))
     return tuple(kinds)
@@ -91,7 +93,9 @@ class Group:
         self.partners = _rows(like, size, layout.size) if trainees[0].partner else None
         self.terms = [_stacked(terms, size) for terms in zip(*map(_terms, trainees), strict=True)]
         self.of_samples = [t for t in self.terms if isinstance(t, _RepresentationContrasts)]
-        self.of_parameters = [t for t in self.terms if not isinstance(t, _RepresentationContrasts)]
+        self.moves = [t for t in self.terms if isinstance(t, _Pulls) and t.per_step]
+        others = (*self.of_samples, *self.moves)
+        self.of_parameters = [t for t in self.terms if t not in others]
         self.network = model.network(features=bool(self.of_samples))
         # Counters and constants are no part of the vector; copied, since the network may count in them.
         self.others = {n: b.clone() for n, b in self.network.named_buffers()}
@@ -174,6 +178,8 @@ class Group:
             for term in self.of_parameters:
                 term.add_gradient(rows, parameters, gradient)
             step = gradient if self.velocity is None else self.velocity[rows].mul_(self.local.momentum).add_(gradient)
+            for pull in self.moves:
+                pull.move(rows, parameters)
             parameters.sub_(step, alpha=self.lr)
 
     def _losses(self, rows: slice, views: Tensors, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -264,7 +270,7 @@ class _Pulls:
     """See FlatPull."""
 
     def __init__(self, terms: Sequence[FlatPull], size: int) -> None:
-        self.part, self.strength = terms[0].part, terms[0].strength
+        self.part, self.strength, self.per_step = terms[0].part, terms[0].strength, terms[0].per_step
         self.targets = terms[0].target.new_zeros(size, len(terms[0].target))
 
     def enter(self, row: int, term: FlatPull) -> None:
@@ -275,6 +281,9 @@ class _Pulls:
         part = gradient[:, self.part]
         part.add_(parameters[:, self.part], alpha=self.strength)
         part.sub_(self.targets[rows], alpha=self.strength)
+
+    def move(self, rows: slice, parameters: torch.Tensor) -> None:
+        parameters[:, self.part].mul_(1 - self.strength).add_(self.targets[rows], alpha=self.strength)
 
 
 class _Contrasts:
