@@ -4,7 +4,9 @@ Each test is named after a bug and fails if rayfl had it. docs/methods.md says w
 Bugs that are tested elsewhere (test_traps.py, test_hand_worked.py and others) are listed there too, not here.
 """
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from rayfl.clustering import bipartition, cosine
 from rayfl.federation.interface import Models, Own, everyone
 from rayfl.federation.serial import SerialFederation
 from rayfl.federation.worker import Worker
+from rayfl.methods import METHODS
 from rayfl.server import Server
 
 Make = Callable[..., Server]
@@ -313,3 +316,17 @@ def test_absent_clients_have_no_say_in_a_split_of_cfl(small: Make) -> None:
     assert np.array_equal(rows[cohort][:, None] == rows[cohort], halves[:, None] == halves)
     assert set(rows[cohort]) == {0, 1}
     assert (rows[np.setdiff1d(EVERYONE, cohort)] == 0).all()
+
+
+# -- the page that tells of them -------------------------------------------------------------------------------------
+
+
+def test_the_page_on_methods_has_every_method_in_order_and_names_tests_that_are_there() -> None:
+    here = Path(__file__).parent
+    page = (here.parent / "docs" / "methods.md").read_text()
+    headings = [name for line in re.findall(r"^## (.+)$", page, re.M) for name in line.split(", ") if name in METHODS]
+    assert headings == list(METHODS)
+    named = re.findall(r"`(test_\w+)`(?: \((test_\w+\.py)\))?", page)
+    assert len(named) > 40
+    for name, file in named:
+        assert f"\ndef {name}(" in (here / (file or Path(__file__).name)).read_text(), f"{name} is not in {file}"
