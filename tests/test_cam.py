@@ -42,7 +42,7 @@ def settled(*overrides: str) -> dict:
 def test_a_centre_moves_to_its_clients_mean_or_damped_by_their_share_of_the_samples(
     cam: Make, bn_module: str, damped: bool
 ) -> None:
-    """Thesis Eq. 7.6, and CAM Eq. 6: (1 - n_k / n) W_k + (n_k / n) times the mean. Batch norm's statistics: the mean."""
+    """Thesis Eq. 7.6, and CAM Eq. 6: (1 - n_k / n) W_k + (n_k / n) times the mean. Batch norm: the mean."""
     words = ["method.cam.damped=true"] if damped else []
     norm = [f"model.name={bn_module}", "model.options={}"]
     server = cam("ifca", "method.clusters=2", "method.cam.warmup=0", *words, UNEQUAL, *norm)

@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch.nn.functional import cosine_similarity, cross_entropy
 
-from rayfl.clustering import best_kmeans
 from rayfl.federation.interface import Models, Own
 from rayfl.federation.serial import SerialFederation
 from rayfl.federation.worker import Worker
+from rayfl.methods.fesem import FeSEM
 from rayfl.methods.method import FINE_TUNING
 from rayfl.randomness import Purpose, generator
 from rayfl.server import Server
@@ -243,28 +243,36 @@ from torch import nn
 class Net(nn.Sequential):
     def __init__(self, classes):
         super().__init__(
-            nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 12), nn.ReLU(), nn.Linear(12, classes)
+            nn.Conv2d(1, 4, 8), nn.ReLU(), nn.Flatten(), nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, classes)
         )
 """
 
 
-@pytest.mark.parametrize("on", ["head", "dense", "all"])
+@pytest.mark.parametrize(
+    ("on", "expected"), [("head", EVERYONE % 2 == 0), ("dense", EVERYONE < 6), ("all", EVERYONE % 4 < 2)]
+)
 def test_fesem_clusters_by_the_part_that_it_is_told(
-    serial_server: Make, own_code: Callable[[str, str], None], on: str
+    serial_server: Make, own_code: Callable[[str, str], None], on: str, expected: np.ndarray
 ) -> None:
-    """On a network where the last layer, the fully connected layers and everything are three things."""
+    """The last layer tells even clients from odd ones, the one before it the first six, and far more, from the rest,
+    and the convolution, most of all, pairs of clients.
+    """
     own_code("three_parts", THREE_PARTS)
-    sizes = ["data.limit=480", f"partition.clients={CLIENTS}", "local.steps=2", "local.lr=0.3", "partition.kind=iid"]
-    more = ["model.name=three_parts:Net", "method.name=fesem", "method.clusters=2", "seed=8"]
-    server = serial_server(*sizes, *more, *([] if on == "dense" else [f"method.on={on}"]))
-    layout = server.fed.layout
-    assert layout.head.start > layout.dense.start > 0
-    server.run_round(1)
-    points = server.fed.collect(EVERYONE)
-    pieces = {"head": points[:, layout.head], "dense": points[:, layout.dense.start :], "all": points}
-    draw = {part: generator(8, Purpose.CLUSTERING, 1) for part in pieces}
-    same = {p: together(best_kmeans(x, 2, seed=draw[p])).tolist() for p, x in pieces.items()}
-    assert [part for part in same if same[part] == together(assigned(server)).tolist()] == [on]
+    sizes = ["data.limit=480", f"partition.clients={CLIENTS}", "local.steps=1", "model.name=three_parts:Net"]
+    words = [] if on == "dense" else [f"method.on={on}"]
+    server = serial_server(*sizes, "method.name=fesem", "method.clusters=2", *words)
+    fed, method, layout = server.fed, server.method, server.fed.layout
+    fed.begin_round(1)
+    fed.train(EVERYONE)
+    for client in EVERYONE.tolist():
+        model = fed.initial.copy()
+        model[layout.head] += client % 2 == 0
+        model[layout.dense.start : layout.head.start] += 100 * (client < 6)
+        model[: layout.dense.start] += 10_000 * (client % 4 < 2)
+        worker_of(server).states.put("model", client, model, keep=False)
+    assert isinstance(method, FeSEM)
+    method._cluster(EVERYONE, weighted=False)
+    assert np.array_equal(together(assigned(server)), together(expected))
 
 
 @pytest.mark.parametrize("starts", [1, 10])
@@ -640,10 +648,10 @@ def predicted(server: Server, models: np.ndarray, draw: np.ndarray) -> tuple[np.
     inputs = worker_of(server).dataset.batch(fed.public[batch])[0].flatten(1).double()  # in nobody's rotation
     probabilities = np.stack([logits(tensor(w), inputs).softmax(1).numpy() for w in models])
     rows = probabilities.reshape(len(models), -1)
-    drawn = rng.choice(len(rows), 10, replace=False)
-    places = rng.uniform(rows.min(axis=0), rows.max(axis=0), (10, rows.shape[1]))
+    rng.choice(len(rows), len(rows), replace=False)  # the rows that are compared: all
+    places = rng.uniform(rows.min(axis=0), rows.max(axis=0), rows.shape)
     z = sum(np.linalg.norm(rows - place, axis=1).min() for place in places)
-    v = sum(np.sort(np.linalg.norm(rows - rows[i], axis=1))[1] for i in drawn)
+    v = sum(np.sort(np.linalg.norm(rows - row, axis=1))[1] for row in rows)
     return batch, probabilities, float(z / (z + v))
 
 

@@ -77,8 +77,9 @@ def test_a_pull_per_step_goes_its_share_of_the_way_at_any_learning_rate_and_mome
 ) -> None:
     """Thesis Eq. 7.13, (1 - lambda) w + lambda W - eta v, by hand: lambda 1/2, eta 1/4, v = momentum v + gradient.
 
-    A sample x = 2 of class 0, and for each of two classes one weight; p is the second class's probability. The gradients
-    are -2 p and 2 p, and the weights so far apart that p is 1. So v is (-2, 2), then, with a momentum of 1/2, (-3, 3).
+    A sample x = 2 of class 0, and for each of two classes one weight; p is the second class's probability. The
+    gradients are -2 p and 2 p, and the weights so far apart that p is 1. So v is (-2, 2), then, with a momentum of 1/2,
+    (-3, 3).
     """
     model = FlatModel(nn.Linear(1, 2, bias=False))
     model.load(torch.tensor([-100.0, 100.0]))

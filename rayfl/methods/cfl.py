@@ -7,7 +7,7 @@ halves go on from the model of the whole.
 - The mean update weighs clients by samples, as in the paper; `weighted: false` is the plain mean of the authors' code.
 - `gamma_max` is the paper's last gate: a cut is made only if sqrt((1 - a) / 2) > gamma_max, a being the largest
   similarity across it. Beyond that bound on the noise of updates the cut is not sure to be right. The authors' public
-  code leaves it out, and so does the default, since the paper names no value.
+  code leaves it out, and so does the default, since no value fits every problem.
 - `clusters` given (K): as SR-FCA ran CFL. No gate is asked. After every `warmup` rounds all clusters are split, the
   oldest first, until there are K; from then on none is. SR-FCA's code also begins each half from a new random model;
   here it goes on from the model of the whole, as in CFL's own paper.

@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from rayfl.federation.interface import Mixture, Models, Pull, everyone
+from rayfl.methods.fedprox import MU_SOURCE, THESIS_MU
 from rayfl.methods.method import Method
 from rayfl.methods.options import MOST_CLUSTERS, MethodOptions
 
@@ -23,7 +24,7 @@ class EnsembleOptions(MethodOptions):
 class ProximalEnsembleOptions(EnsembleOptions):
     """Options of FedProx+."""
 
-    mu: float = Field(0.1, ge=0, description="pull to the federation's global model")
+    mu: float = Field(THESIS_MU, ge=0, description=f"pull to the federation's global model; {MU_SOURCE}")
 
 
 @dataclass

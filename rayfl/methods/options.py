@@ -26,13 +26,13 @@ class CamOptions(Section):
     )
     damped: bool = Field(
         False,
-        description="ifca, oneshot_ifca: a cluster's model moves only by its share of the cohort's samples (CAM Eq. 6); "
-        "false: to the plain weighted mean (thesis Eq. 7.6, and the author's code)",
+        description="ifca, oneshot_ifca: a cluster's model moves only by its share of the cohort's samples (CAM Eq. "
+        "6); false: to the plain weighted mean (thesis Eq. 7.6, and the author's code)",
     )
     residual: bool = Field(
         True,
-        description="train each model beside the other one's logits; false: FedAvg and the method are trained apart and "
-        'their logits added in tests only, "FedAvg + IFCA" and "FedAvg + FeSEM" of thesis Table 7.5 (Eq. 7.36)',
+        description="train each model beside the other one's logits; false: FedAvg and the method are trained apart "
+        'and their logits added in tests only, "FedAvg + IFCA" and "FedAvg + FeSEM" of thesis Table 7.5 (Eq. 7.36)',
     )
 
 
@@ -46,14 +46,16 @@ class ConOptions(Section):
         "dense",
         description="parameters: which of them are compared; the thesis does not say, the author's code has dense",
     )
-    temperature: float = Field(1.0, gt=0, description="[tau]; thesis 4.4.1 tries 0.1, 1 and 10")
-    weight: float = Field(0.5, gt=0, description="[mu]; thesis 4.4.1 tries 0.1, 0.5, 2 and 5")
+    temperature: float = Field(1.0, gt=0, description="[tau]; thesis 4.4.1 tries 0.1, 1 and 10; the middle one")
+    weight: float = Field(0.5, gt=0, description="[mu]; thesis 4.4.1 tries 0.1, 0.5, 2 and 5; a middle one")
 
 
 class CksOptions(Section):
     """Cross-cluster knowledge sharing (thesis ch. 5): a pull to the mean over all clusters."""
 
-    strength: float = Field(0.01, gt=0, description="[lambda_k]; thesis 5.4.1 tries 1, 0.1, 0.01 and 0.001")
+    strength: float = Field(
+        0.01, gt=0, description="[lambda_k]; thesis 5.4.1 tries 1, 0.1, 0.01 and 0.001; a middle one"
+    )
 
 
 ADDONS: dict[str, type[Section]] = {"cam": CamOptions, "con": ConOptions, "cks": CksOptions}
@@ -97,7 +99,7 @@ class ClusteredOptions(MethodOptions):
             raise ValueError(f"method.addons={self.addons}: con_cks is both con and cks already, name it alone")
         if "cam" in self.addons and {"cks", "con_cks"} & set(self.addons):
             raise ValueError(
-                f"method.addons={self.addons}: cks pulls the clusters' models to a model for everybody, and cam's are what"
-                " is left beside one: use one of the two"
+                f"method.addons={self.addons}: cks pulls the clusters' models to a model for everybody, and cam's are"
+                " what is left beside one: use one of the two"
             )
         return self

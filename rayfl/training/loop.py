@@ -42,8 +42,9 @@ def train(
 ) -> None:
     """Run SGD on `model`, in place: cross-entropy plus the pulls, whose gradients are added in closed form.
 
-    Pulls per step move the model themselves, after the gradient is known and before the step is taken. With a partner, the cross-entropy is that of both models' added logits; the contrasts are further terms. Momentum
-    goes on from `velocity`, in place, or else from rest.
+    Pulls per step move the model themselves, after the gradient is known and before the step is taken. With a partner,
+    the cross-entropy is that of both models' added logits; the contrasts are further terms. Momentum goes on from
+    `velocity`, in place, or else from rest.
     """
     parameters = model.vector[: model.layout.parameters]
     gradient = model.gradient
