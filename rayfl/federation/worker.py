@@ -181,7 +181,7 @@ class Worker:
             outputs.append(predictions(self.model, vector, inputs).cpu().numpy())
         return np.stack(outputs)
 
-    def evaluate(self, stacks: list[np.ndarray], order: EvaluateOrder) -> tuple[np.ndarray, np.ndarray]:
+    def evaluate(self, stacks: list[np.ndarray | None], order: EvaluateOrder) -> tuple[np.ndarray, np.ndarray]:
         """Test clients, those of a task together."""
         samples_of = self.partition.test_of if order.split == "test" else self.partition.validation_of
         clients: list[int] = []
