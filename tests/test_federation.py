@@ -199,7 +199,7 @@ def test_a_broadcast_is_unchanged_after_a_round(ray_session: None) -> None:
     ray.get(actor.call.remote(1, "train", shared, order), timeout=120)
     ray.get(actor.call.remote(1, "losses", shared, clients, choice), timeout=120)
     tasks: list = [((0, 0), clients)]
-    ray.get(actor.call.remote(1, "evaluate", shared, EvaluateOrder(tasks, "logits")), timeout=120)
+    ray.get(actor.call.remote(1, "evaluate", shared, EvaluateOrder(tasks, "logits", ("all", "all"))), timeout=120)
     for array in ray.get(shared):
         assert np.array_equal(array, stack)
     ray.kill(actor)

@@ -104,7 +104,7 @@ def trained_and_tested(at: Worker, clients: list[int]) -> dict[int, tuple[bytes,
     at.train([], TrainOrder(1, np.array(clients), keep=True))
     found = {}
     for client in clients:
-        _, scores = at.evaluate([None], EvaluateOrder([(("model",), np.array([client]))], "logits"))
+        _, scores = at.evaluate([None], EvaluateOrder([(("model",), np.array([client]))], "logits", ("all",)))
         found[client] = (at.states.get("model", client).tobytes(), scores.tobytes())
     return found
 

@@ -171,9 +171,9 @@ def test_columns_that_do_not_fit_are_refused_and_leave_no_trace(
 def test_a_hundred_thousand_clients_a_round_are_quick_to_append(tmp_path: Path) -> None:
     with run_writer(tmp_path, flush_seconds=1e9) as writer:
         write_rounds(writer, 1, 1)
-        start = time.perf_counter()
+        start = time.process_time()  # not the clock's: other tests may run beside this one
         write_rounds(writer, 2, 11, clients=100_000)
-        assert time.perf_counter() - start < 2  # about 0.05 s; a loop over rows in Python takes longer
+        assert time.process_time() - start < 2  # about 0.05 s; a loop over rows in Python takes longer
     assert len(pd.read_parquet(tmp_path / "clients", columns=["client"])) == 1_000_003
 
 

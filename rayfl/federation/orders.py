@@ -48,5 +48,5 @@ class EvaluateOrder:
 
     tasks: list[Task]
     combine: Combine
-    laid: tuple[Part, ...] = ("all",)
+    laid: tuple[Part, ...]
     split: Split = "test"
