@@ -206,3 +206,18 @@ def test_the_global_and_the_clusters_model_are_also_tested_alone(cam: Make, name
     tested = server.method.tested_models()
     assert isinstance(tested, Mixture)
     assert [type(part) for part in tested.parts] == [Models, Own if name == "cgpfl" else Models]
+
+
+def test_the_fresh_models_of_oneshot_ifca_are_other_draws_than_the_global_one(
+    cam: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["method.one_shot_rounds=1", "method.begin=fresh", "method.threshold=0.0001", "method.smallest=1"]
+    server = cam("oneshot_ifca", *words)
+    shared, drawn = server.method.state.shared.copy(), []
+    draw = server.fed.initial_models
+    monkeypatch.setattr(server.fed, "initial_models", lambda *a, **k: drawn.append(draw(*a, **k)) or drawn[-1])
+    server.run_round(1)
+    server.run_round(2)
+    assert len(drawn) == 1
+    assert len(drawn[0]) == CLIENTS  # nobody is near anybody
+    assert not (drawn[0] == shared).all(axis=1).any()

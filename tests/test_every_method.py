@@ -188,6 +188,8 @@ def test_addons_are_refused_where_they_make_no_sense() -> None:
         (["method.cam.warmup=3"], r"method\.cam is not used.*method\.addons"),
         (["method.addons=[con, con]"], "names one twice"),
         (["method.addons=[con_cks, con]"], "name it alone"),
+        (["method.addons=[con_cks]", "method.con.on=representations"], "compares the parameters of the head"),
+        (["method.addons=[con_cks]", "method.con.part=all"], "compares the parameters of the head"),
         (["method.addons=[cam, cks]"], "use one of the two"),
         (["method.addons=[cam, con_cks]"], "use one of the two"),
         (["method.addons=[cam]", "method.cam.warmups=3"], r"method\.cam\.warmups=3.*did you mean 'warmup'"),

@@ -36,7 +36,7 @@ class OneShotIFCA(OneShot):
             return
         state = self.state
         if self.options.begin == "fresh" and self.fed.round == self.options.one_shot_rounds + 1:
-            state.centres = self.fed.initial_models(len(state.centres))
+            state.centres = self.fed.initial_models(len(state.centres), first=2)  # number 1 is CAM's W_g
             self.join(cohort)
         else:
             state.assignment[cohort] = self.losses(cohort, state.centres).argmin(axis=1)

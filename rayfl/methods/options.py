@@ -58,6 +58,9 @@ class CksOptions(Section):
     )
 
 
+#: What `con` may say beside `con_cks`: its defaults, or what con_cks does.
+_CON_OF_CON_CKS = [("parameters", "dense"), ("parameters", "head")]
+
 ADDONS: dict[str, type[Section]] = {"cam": CamOptions, "con": ConOptions, "cks": CksOptions}
 
 
@@ -97,6 +100,11 @@ class ClusteredOptions(MethodOptions):
             raise ValueError(f"method.addons={self.addons} names one twice: remove it")
         if "con_cks" in self.addons and {"con", "cks"} & set(self.addons):
             raise ValueError(f"method.addons={self.addons}: con_cks is both con and cks already, name it alone")
+        if "con_cks" in self.addons and self.con is not None and (self.con.on, self.con.part) not in _CON_OF_CON_CKS:
+            raise ValueError(
+                f"method.con.on={self.con.on}, method.con.part={self.con.part}: con_cks compares the parameters of the"
+                " head (thesis Eq. 6.1); leave both out, or use the add-ons con and cks"
+            )
         if "cam" in self.addons and {"cks", "con_cks"} & set(self.addons):
             raise ValueError(
                 f"method.addons={self.addons}: cks pulls the clusters' models to a model for everybody, and cam's are"
