@@ -8,6 +8,7 @@ import textwrap
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import pytest
 from rayfl.config import load_config
 from rayfl.errors import InputError
 from rayfl.results import CLIENTS, CLUSTERS, ROUNDS, TABLES, Run, RunWriter, Storage, TableWriter, load
+from rayfl.results.writer import read_table
 
 NUMBERS = pa.schema(
     [
@@ -548,3 +550,17 @@ def test_a_damaged_config_is_told(finished: Path, text: str) -> None:
     (finished / "config.yaml").write_text(text)
     with pytest.raises(InputError, match=r"config.yaml"):
         _ = load(finished).config
+
+
+def test_nobody_holds_on_to_the_bytes_of_a_table_that_was_read() -> None:
+    """A thread of Arrow that let go of them while Python shut down ended a finished run with exit code -6."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"a": range(100)}), sink)
+    held = 0
+    for _ in range(300):
+        data = np.frombuffer(sink.getvalue(), np.uint8).copy()
+        freed = weakref.ref(data)
+        assert read_table(data).num_rows == 100
+        del data
+        held += freed() is not None
+    assert held == 0  # about 100 by threads

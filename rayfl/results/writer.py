@@ -246,9 +246,13 @@ def run_name(storage: Storage) -> str:
     return storage.name
 
 
-def read_table(data: bytes) -> pa.Table:
-    """Return the table in the bytes of one Parquet file."""
-    return pq.read_table(pa.BufferReader(data))
+def read_table(data: Any) -> pa.Table:
+    """Return the table in the bytes of one Parquet file.
+
+    In this thread alone: threads of Arrow may hold on to the bytes for a moment longer than `pq.read_table` takes, and
+    one that lets go of them while Python shuts down aborts the process, after a run that has ended well.
+    """
+    return pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
 
 
 def _to_table(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
