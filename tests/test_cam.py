@@ -188,16 +188,16 @@ def test_apart_clients_choose_their_cluster_without_the_global_model(cam: Make) 
 # -- what is tested beside the sum -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["ifca", "fesem", "cgpfl"])
+@pytest.mark.parametrize("name", ["ifca", "fesem", "cgpfl", "fedsoft"])
 def test_the_global_and_the_clusters_model_are_also_tested_alone(cam: Make, name: str) -> None:
-    server = cam(name, "local.steps=5", *(["method.cam.warmup=1"] if name != "cgpfl" else []))
-    second = "own" if name == "cgpfl" else "cluster"
+    server = cam(name, "local.steps=5", *(["method.cam.warmup=1"] if name in ("ifca", "fesem") else []))
+    second = "cluster" if name in ("ifca", "fesem") else "own"
     first = server.run_round(1)
-    if name != "cgpfl":
+    if second == "cluster":
         assert not {"global_accuracy", "cluster_accuracy"} & first.extras.keys()  # there is no sum yet
     record = server.run_round(2)
     state, fed = server.method.state, server.fed
-    own = fed.collect(EVERYONE, buffers=True) if name == "cgpfl" else state.centres[state.assignment]
+    own = fed.collect(EVERYONE, buffers=True) if second == "own" else state.centres[state.assignment]
     shared = np.repeat(state.shared[None], CLIENTS, axis=0)
     assert record.extras["global_accuracy"] == pytest.approx(hits(server, [shared]))
     assert record.extras[f"{second}_accuracy"] == pytest.approx(hits(server, [own]))
@@ -205,7 +205,7 @@ def test_the_global_and_the_clusters_model_are_also_tested_alone(cam: Make, name
     assert len({record.summary["accuracy"], record.extras["global_accuracy"], record.extras[f"{second}_accuracy"]}) > 1
     tested = server.method.tested_models()
     assert isinstance(tested, Mixture)
-    assert [type(part) for part in tested.parts] == [Models, Own if name == "cgpfl" else Models]
+    assert [type(part) for part in tested.parts] == [Models, Own if second == "own" else Models]
 
 
 def test_the_fresh_models_of_oneshot_ifca_are_other_draws_than_the_global_one(

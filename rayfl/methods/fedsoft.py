@@ -94,4 +94,4 @@ class FedSoft(Clustered):
 
     def also_tested(self) -> Mapping[str, Tested]:
         """Test the centre that a client has the largest share of, as SR-FCA does."""
-        return {"centre": self.tested(self.centres())}
+        return {**super().also_tested(), "centre": self.tested(self.centres())}
