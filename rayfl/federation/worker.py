@@ -187,10 +187,12 @@ class Worker:
         clients: list[int] = []
         scores: list[tuple[float, float, float]] = []
         for sources, members in order.tasks:
-            each = zip(stacks, sources, order.laid, strict=True)
-            vectors = [self._found(stack, source, part, int(members[0])) for stack, source, part in each]
-            self.model.load(vectors[0])
-            others = [torch.tensor(v, device=self.device) for v in vectors[1:]]
+            models = [self._found(stack, s, int(members[0])) for stack, s in zip(stacks, sources, strict=True)]
+            below, given = models[0]
+            self.model.load(below)
+            if given is not None:
+                self.model.load(given, self.layout.ranges(order.laid[0]))
+            others = [self._overlaid(*model, part) for model, part in zip(models[1:], order.laid[1:], strict=True)]
             tests = [self._samples(c, samples_of(c)) for c in members.tolist()]
             clients += members.tolist()
             scores += score_together(self.model, tests, self.dataset.classes, others, order.combine)
@@ -202,18 +204,22 @@ class Worker:
         found = self.states.get(slot, client)
         return self.initial if found is None else found
 
-    def _found(self, stack: np.ndarray | None, source: Source, part: Part, client: int) -> np.ndarray:
-        """Return the model that a source speaks of."""
+    def _found(self, stack: np.ndarray | None, source: Source, client: int) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return the model that a source speaks of, and the one of which a part is laid over it."""
         if isinstance(source, str):
-            return self._model_of(source, client)
-        row, slot = source if isinstance(source, tuple) else (source, None)
-        if row < 0 or stack is None:
-            return self.initial
-        if not isinstance(source, tuple) or self.layout.covers(part):
-            return stack[row]
-        vector = (self.initial if slot is None else self._model_of(slot, client)).copy()
-        for where in self.layout.ranges(part):
-            vector[where] = stack[row, where]
+            return self._model_of(source, client), None
+        if isinstance(source, tuple):
+            row, slot = source
+            below = self.initial if slot is None else self._model_of(slot, client)
+            return below, None if stack is None else stack[row]
+        return (self.initial if source < 0 or stack is None else stack[source]), None
+
+    def _overlaid(self, below: np.ndarray, given: np.ndarray | None, part: Part) -> torch.Tensor:
+        """Return a copy of a model with a part of another laid over it."""
+        vector = torch.tensor(below, device=self.device)
+        if given is not None:
+            for where in self.layout.ranges(part):
+                vector[where] = torch.tensor(given[where], device=self.device)
         return vector
 
     def _trainee(self, stacks: list[np.ndarray], order: TrainOrder, at: int, client: int) -> Trainee:
@@ -243,12 +249,9 @@ class Worker:
 
     def _start(self, stacks: list[np.ndarray], order: TrainOrder, at: int, client: int) -> torch.Tensor:
         own = self._model_of(order.slot, client) if self.states.is_kept(order.slot, client) else self.initial
-        vector = torch.tensor(own, device=self.device)
-        if order.start is not None and order.start.rows[at] >= 0:
-            given = stacks[order.start.stack][order.start.rows[at]]
-            for where in self.layout.ranges(order.start.part):
-                vector[where] = torch.tensor(given[where], device=self.device)
-        return vector
+        if order.start is None or order.start.rows[at] < 0:
+            return self._overlaid(own, None, "all")
+        return self._overlaid(own, stacks[order.start.stack][order.start.rows[at]], order.start.part)
 
     def _tensor(self, stacks: list[np.ndarray], given: Given, at: int) -> torch.Tensor:
         # torch.tensor copies: a view of a shared array would let an in-place operation change it for all readers.

@@ -59,17 +59,22 @@ class FlatModel:
                 tensor.grad = unflattened(self.gradient[where], shape, last)
         self.outside = Outside(module, tensors)
 
-    def load(self, vector: np.ndarray | torch.Tensor) -> None:
-        """Copy `vector` in. It may be read-only, as arrays out of shared memory are, and is never aliased."""
+    def load(self, vector: np.ndarray | torch.Tensor, ranges: tuple[slice, ...] = (slice(None),)) -> None:
+        """Copy `vector` in, or only these ranges of it.
+
+        It may be read-only, as arrays out of shared memory are, and is never aliased.
+        """
         if tuple(vector.shape) != (self.layout.size,):
             raise ValueError(f"a vector of shape {tuple(vector.shape)} is no model of {self.layout.size} numbers")
-        if isinstance(vector, torch.Tensor):
-            self.vector.copy_(vector.detach())
-        elif self.vector.device.type == "cpu":
-            # Not torch.from_numpy: it warns about arrays that cannot be written to.
-            np.copyto(self.vector.numpy(), vector, casting="same_kind")
-        else:
-            self.vector.copy_(torch.from_numpy(np.array(vector, dtype=np.float32)))
+        for where in ranges:
+            piece = vector[where]
+            if isinstance(piece, torch.Tensor):
+                self.vector[where].copy_(piece.detach())
+            elif self.vector.device.type == "cpu":
+                # Not torch.from_numpy: it warns about arrays that cannot be written to.
+                np.copyto(self.vector[where].numpy(), piece, casting="same_kind")
+            else:
+                self.vector[where].copy_(torch.from_numpy(np.array(piece, dtype=np.float32)))
 
     def copy(self) -> torch.Tensor:
         """Return the vector as it is now, on the model's device."""
