@@ -217,8 +217,9 @@ class Worker:
     def _overlaid(self, below: np.ndarray, given: np.ndarray | None, part: Part) -> torch.Tensor:
         """Return a copy of a model with a part of another laid over it."""
         vector = torch.tensor(below, device=self.device)
-        for where in () if given is None else self.layout.ranges(part):
-            vector[where] = torch.tensor(given[where], device=self.device)
+        if given is not None:
+            for where in self.layout.ranges(part):
+                vector[where] = torch.tensor(given[where], device=self.device)
         return vector
 
     def _trainee(self, stacks: list[np.ndarray], order: TrainOrder, at: int, client: int) -> Trainee:
