@@ -1,6 +1,6 @@
 """Faults at random moments, drawn by a seed: what `make chaos` does.
 
-    python tests/chaos.py [--faults 200] [--per-run 5] [--seed 0]
+    python tests/chaos.py [--faults 200] [--per-run 5] [--seed 0] [--first 1]
 
 Each run is a driver in a process of its own with two client actors on a cluster of two nodes, and meets several faults,
 some of them while it starts. Where a fault ends the driver, the run is resumed. In the end its tables must equal, to
@@ -218,10 +218,11 @@ def main() -> None:
     parser.add_argument("--faults", type=int, default=200, help="in all, at least")
     parser.add_argument("--per-run", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=1, help="number of the first run, to go on where another stopped")
     arguments = parser.parse_args()
     counts: Counter[str] = Counter()
     failures: list[str] = []
-    runs = given_up = 0
+    runs, given_up = arguments.first - 1, 0
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as name, nodes(2, num_cpus=2) as cluster:
         folder = Path(name)
@@ -248,7 +249,8 @@ def main() -> None:
     for kind in [*AT_START, *FAULTS]:
         print(f"{counts[kind]:5} {kind}")
     minutes = (time.monotonic() - begin) / 60
-    print(f"{counts.total()} faults in {runs - len(failures)} runs of {len(METHODS)} methods, {minutes:.0f} min")
+    survived = runs - arguments.first + 1 - len(failures)
+    print(f"{counts.total()} faults in {survived} runs of {len(METHODS)} methods, {minutes:.0f} min")
     print(f"{given_up} times a run gave up with a message and was resumed")
     if failures:
         sys.exit(f"{len(failures)} runs failed")
