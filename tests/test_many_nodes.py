@@ -56,13 +56,13 @@ def seats(cluster: Nodes, *words: str) -> list[tuple[str, list[int]]]:
     return [(node, gpus) for node, gpus in from_another_process(SEATS, cluster, *words)]
 
 
-def test_four_actors_per_gpu_on_two_nodes_with_two_gpus_are_sixteen_four_on_each_device(cluster: Nodes) -> None:
-    found = seats(cluster, "ray.actors_per_gpu=4", "ray.cpus_per_actor=0.5")
-    assert len(found) == 16
-    assert sorted(Counter((node, gpus[0]) for node, gpus in found).values()) == [4, 4, 4, 4]
+def test_two_actors_per_gpu_on_two_nodes_with_two_gpus_are_eight_two_on_each_device(cluster: Nodes) -> None:
+    found = seats(cluster, "ray.actors_per_gpu=2", "ray.cpus_per_actor=0.5")
+    assert len(found) == 8
+    assert sorted(Counter((node, gpus[0]) for node, gpus in found).values()) == [2, 2, 2, 2]
 
 
-def test_twenty_of_them_are_refused_before_the_run_with_the_cure(cluster: Nodes, tmp_path: Path) -> None:
+def test_more_actors_than_fit_are_refused_before_the_run_with_the_cure(cluster: Nodes, tmp_path: Path) -> None:
     words = ["ray.actors=20", "ray.actors_per_gpu=4", "ray.cpus_per_actor=0.1", f"ray.address={cluster.address}"]
     done = subprocess.run(
         [sys.executable, "-m", "rayfl.cli", "run", f"output.dir={tmp_path}/runs", *words],
@@ -165,7 +165,7 @@ def test_when_too_little_is_left_the_run_stops_and_can_be_resumed(tmp_path: Path
         assert_same(reference, driver.finish())
 
 
-@pytest.mark.parametrize(("method", "seed"), [("fedavg", 1), ("fedac", 2), ("sr_fca", 3)])
+@pytest.mark.parametrize(("method", "seed"), [("fedac", 2), ("sr_fca", 3)])
 def test_random_faults_leave_no_trace(method: str, seed: int, chaos_cluster: Nodes, tmp_path: Path) -> None:
     """A handful of what `make chaos` does."""
     run, scene = disturbed(method, chaos_cluster, tmp_path / "disturbed", 2, Random(seed))
