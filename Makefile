@@ -24,9 +24,10 @@ format: $(VENV)/.installed  ## put the code into its format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-lint: $(VENV)/.installed  ## format, lint and types, as CI checks them
+lint: $(VENV)/.installed  ## format, lint, imports and types, as CI checks them
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
 
 # Two at a time, in order: much of it waits for processes to start. The files of one worker share one Ray.

@@ -29,7 +29,7 @@ from measuring import Report, Row, command_line, compared, console, seconds, spr
 from work import BATCH, PROCESSES, STEPS, WORKS, configured
 
 from rayfl.models import build_model
-from rayfl.simulation import prepare
+from rayfl.simulation.preparation import prepare
 
 HERE = Path(__file__).parent
 ENVIRONMENTS = HERE / ".peers"

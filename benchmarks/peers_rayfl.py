@@ -10,9 +10,10 @@ from pathlib import Path
 from peers_work import answer
 
 from rayfl.config import load_config
+from rayfl.launch import open_server
 from rayfl.results import RunWriter, Storage
-from rayfl.screen import Screen
-from rayfl.simulation import open_server, prepare
+from rayfl.simulation.preparation import prepare
+from rayfl.simulation.screen import Screen
 
 if __name__ == "__main__":
     folder, rounds = Path(sys.argv[1]), int(sys.argv[2])

@@ -34,10 +34,11 @@ from measuring import Report, Row, command_line, compared, console, cpu_seconds,
 from threadpoolctl import threadpool_limits
 from work import BATCH, PROCESSES, STEPS, WORKS, Work, configured
 
+from rayfl.launch import open_server
 from rayfl.models import build_model
 from rayfl.results import RunWriter, Storage
-from rayfl.screen import Screen
-from rayfl.simulation import Prepared, open_server, prepare
+from rayfl.simulation.preparation import Prepared, prepare
+from rayfl.simulation.screen import Screen
 
 #: Each with all parts of its work from the third round on: FedAC with both pulls, CAM without its warm-up.
 METHODS: dict[str, dict[str, Any]] = {

@@ -23,8 +23,9 @@ import numpy as np
 from measuring import Report, Row, compared, console, is_quick, pss, seconds, spread, take_turns
 from work import PROCESSES, Work, configured
 
-from rayfl.screen import Screen
-from rayfl.simulation import open_server, prepare
+from rayfl.launch import open_server
+from rayfl.simulation.preparation import prepare
+from rayfl.simulation.screen import Screen
 
 COHORT, SAMPLES = 100, 10  # samples of a client, of which 8 are for training
 METHODS: dict[str, dict[str, Any]] = {"fedavg": {"name": "fedavg"}, "fedac": {"name": "fedac"}}

@@ -16,14 +16,14 @@ import torch
 from measuring import Report, Row, command_line, compared, seconds, take_turns
 from threadpoolctl import threadpool_limits
 
+from rayfl.client.allocator import keep_freed_memory
+from rayfl.client.choice import cpu_capability, faster_together
+from rayfl.client.loop import train_alone
+from rayfl.client.trainee import Trainee
+from rayfl.client.vectorised import train_together
 from rayfl.config import LocalConfig, ModelConfig
-from rayfl.federation.allocator import keep_freed_memory
 from rayfl.models import ZOO, FlatModel, build_model
 from rayfl.models.zoo import wants_channels_last
-from rayfl.training.choice import cpu_capability, faster_together
-from rayfl.training.loop import train_alone
-from rayfl.training.trainee import Trainee
-from rayfl.training.vectorised import train_together
 
 CLASSES, VOCABULARY, WINDOW = 10, 80, 80
 CLIENTS, STEPS = 32, 5  # a multiple of every group

@@ -20,7 +20,7 @@ def run(config: "str | Path | Mapping[str, Any] | Config | None" = None, **overr
     values or mappings (`rounds=5, method={"name": "fedavg"}`), or dotted keys (`**{"method.name": "fedavg"}`).
     """
     from rayfl.config import load_config
-    from rayfl.simulation import simulate
+    from rayfl.launch import simulate
 
     return simulate(load_config(config, overrides))
 

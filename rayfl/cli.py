@@ -15,7 +15,7 @@ from rich.table import Table
 
 from rayfl.config import Config, load_config
 from rayfl.errors import InputError, RayflError
-from rayfl.stopping import Stopped, stopping
+from rayfl.simulation.signals import Stopped, stopping
 
 app = typer.Typer(
     add_completion=False,
@@ -46,8 +46,8 @@ def main() -> None:
 def run(arguments: Arguments = None) -> None:
     """Run a simulation. Without a config: FedAC on scikit-learn's digits, in under a minute."""
     with _told_when_stopped():
-        from rayfl.screen import Screen
-        from rayfl.simulation import simulate
+        from rayfl.launch import simulate
+        from rayfl.simulation.screen import Screen
 
         simulate(_config(arguments), Screen())
 
@@ -59,8 +59,8 @@ def resume(
 ) -> None:
     """Go on with a run that was stopped or killed, to the same numbers; rounds=N gives it more rounds."""
     with _told_when_stopped():
-        from rayfl.screen import Screen
-        from rayfl.simulation import resume as go_on
+        from rayfl.launch import resume as go_on
+        from rayfl.simulation.screen import Screen
 
         go_on(path, overrides or [], Screen())
 
@@ -89,7 +89,7 @@ def partition(
     from rayfl.data import make_partition
     from rayfl.data.sources import load_dataset
     from rayfl.own_code import exits_told
-    from rayfl.preparation import settle_splits
+    from rayfl.simulation.preparation import settle_splits
 
     config = _config(arguments)
     if output is not None:
@@ -152,7 +152,7 @@ def methods() -> None:
 @app.command()
 def doctor(arguments: Arguments = None) -> None:
     """Say what Ray offers here, how many actors fit, and what would go wrong."""
-    from rayfl.federation.ray_cluster import actors_that_fit, advice, connected, nodes
+    from rayfl.actors.cluster import actors_that_fit, advice, connected, nodes
 
     config = _config(arguments)
     console = Console(highlight=False, soft_wrap=True)
@@ -173,7 +173,7 @@ def doctor(arguments: Arguments = None) -> None:
 
 def _check(config: Config, console: Console) -> int:
     from rayfl.own_code import exits_told
-    from rayfl.preparation import prepare
+    from rayfl.simulation.preparation import prepare
 
     with exits_told():
         prepared = prepare(config)

@@ -22,9 +22,9 @@ from faults import PATIENCE, Driver, Nodes, actors, kill, nodes, rounds_in, wait
 from tables import assert_same, recoveries
 
 from rayfl.config import load_config
+from rayfl.launch import simulate
 from rayfl.results import Run
-from rayfl.screen import Screen
-from rayfl.simulation import simulate
+from rayfl.simulation.screen import Screen
 
 #: Methods that keep nothing of their clients, their models, two models, many phases, another server's state.
 METHODS = {

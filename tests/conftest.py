@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import torch
 
+from rayfl.client.worker import Worker
 from rayfl.config import load_config
 from rayfl.federation.serial import SerialFederation
-from rayfl.federation.worker import Worker
-from rayfl.preparation import prepare
+from rayfl.launch import simulate
 from rayfl.results import Run
-from rayfl.screen import Screen
-from rayfl.server import Server
-from rayfl.simulation import simulate
+from rayfl.simulation.preparation import prepare
+from rayfl.simulation.screen import Screen
+from rayfl.simulation.server import Server
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -23,9 +23,9 @@ from faults import actors, children, kill
 from tables import assert_same, recoveries
 
 from rayfl.config import load_config
-from rayfl.screen import Screen
-from rayfl.server import RoundRecord
-from rayfl.simulation import simulate
+from rayfl.launch import simulate
+from rayfl.simulation.screen import Screen
+from rayfl.simulation.server import RoundRecord
 
 #: MB per 100 rounds. Ray itself, without rayfl, keeps 35 to 45 KB in either process for each actor that has died, so
 #: ten kills are about half of it.

@@ -16,10 +16,10 @@ from faults import Driver, actors, alive, children, kill, nodes, wait_until
 from tables import assert_same, recoveries
 
 from rayfl.config import load_config
+from rayfl.launch import simulate
 from rayfl.results import Run, load
-from rayfl.screen import Screen
-from rayfl.server import RoundRecord
-from rayfl.simulation import simulate
+from rayfl.simulation.screen import Screen
+from rayfl.simulation.server import RoundRecord
 
 SMALL = ["local.steps=3", "local.lr=0.1", "participation.fraction=0.6", "rounds=8", "method.name=ditto"]
 ENDLESS = """

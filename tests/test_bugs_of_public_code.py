@@ -13,12 +13,12 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from rayfl.client.worker import Worker
 from rayfl.clustering import bipartition, cosine
 from rayfl.federation.interface import Models, Own, everyone
 from rayfl.federation.serial import SerialFederation
-from rayfl.federation.worker import Worker
 from rayfl.methods import METHODS
-from rayfl.server import Server
+from rayfl.simulation.server import Server
 
 Make = Callable[..., Server]
 

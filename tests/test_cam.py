@@ -13,8 +13,8 @@ from rayfl.federation.interface import Mixture, Models, Own
 from rayfl.federation.serial import SerialFederation
 from rayfl.methods import METHODS
 from rayfl.methods.clustered import GLOBAL, Clustered
-from rayfl.preparation import prepare, resolve
-from rayfl.server import Server
+from rayfl.simulation.preparation import prepare, resolve
+from rayfl.simulation.server import Server
 
 Make = Callable[..., Server]
 

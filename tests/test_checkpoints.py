@@ -24,18 +24,18 @@ import pytest
 import yaml
 from tables import assert_same, tables
 
-from rayfl.checkpoints import Checkpoints
+from rayfl.client.store import ClientState
 from rayfl.config import load_config
 from rayfl.errors import ClientError, InputError, RayflError
-from rayfl.federation.client_state import ClientState
 from rayfl.federation.interface import FederationState
-from rayfl.manifest import check_of
+from rayfl.launch import resume, simulate
 from rayfl.packing import pack, unpack
-from rayfl.preparation import prepare
 from rayfl.results import TABLES, Run, Storage, load
-from rayfl.screen import Screen
-from rayfl.server import Server, Snapshot
-from rayfl.simulation import resume, simulate
+from rayfl.simulation.checkpoints import Checkpoints
+from rayfl.simulation.manifest import check_of
+from rayfl.simulation.preparation import prepare
+from rayfl.simulation.screen import Screen
+from rayfl.simulation.server import Server, Snapshot
 
 SMALL = ["federation=serial", "data.limit=480", "partition.clients=12", "local.steps=2", "local.lr=0.1"]
 FEDAC = [*SMALL, "method.tune_from=2", "participation.fraction=0.5"]

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
+from rayfl.client import choice, layers
+from rayfl.client.batches import batch_sizes, draw_batches
+from rayfl.client.choice import vectorisable
 from rayfl.config import LocalConfig, load_config
+from rayfl.launch import resume, simulate
 from rayfl.models import FlatModel
-from rayfl.preparation import prepare
 from rayfl.results import Run, load
-from rayfl.screen import Screen
-from rayfl.simulation import resume, simulate
-from rayfl.training import choice, layers
-from rayfl.training.batches import batch_sizes, draw_batches
-from rayfl.training.choice import vectorisable
+from rayfl.simulation.preparation import prepare
+from rayfl.simulation.screen import Screen
 
 SMALL = ["federation=serial", "rounds=2", "local.steps=2", "method.name=fedavg", "partition.clients=6"]
 SMALL += ["model.name=mlp"]  # trained together on any CPU

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rayfl.client.store import ClientState, ClientStates
 from rayfl.errors import RayflError
-from rayfl.federation.client_state import ClientState, ClientStates
 
 SIZE = 1500  # more than a page, and no whole number of pages
 

@@ -7,7 +7,7 @@ import pytest
 
 from rayfl.federation.ledger import Ledger
 from rayfl.methods import METHODS
-from rayfl.server import RoundRecord, Server
+from rayfl.simulation.server import RoundRecord, Server
 
 Make = Callable[..., Server]
 K = 4

@@ -9,14 +9,14 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from rayfl.client import vectorised
+from rayfl.client.worker import Worker
 from rayfl.config import load_config
 from rayfl.errors import InputError
 from rayfl.federation.serial import SerialFederation
-from rayfl.federation.worker import Worker
-from rayfl.preparation import prepare
 from rayfl.results import Run
-from rayfl.server import Server
-from rayfl.training import vectorised
+from rayfl.simulation.preparation import prepare
+from rayfl.simulation.server import Server
 
 aten = torch.ops.aten
 
@@ -123,7 +123,7 @@ def flags() -> dict[str, Any]:
 def test_actors_with_a_share_of_a_gpu_ask_for_deterministic_kernels(ray_session: None, share: str) -> None:
     import ray
 
-    from rayfl.federation.ray_server import ray_server
+    from rayfl.actors.supervisor import ray_server
 
     p = prepare(load_config(None, ["method.name=fedavg", "partition.clients=4", "ray.actors=1", share]))
     with ray_server(p.config, lambda: p) as server:
@@ -154,7 +154,7 @@ def test_on_gpus_the_actors_try_the_vectorised_trainer_and_auto_takes_the_loop_i
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Small networks are trained together on GPUs; this one cannot be, which only an actor finds out."""
-    import rayfl.training.choice as choice
+    import rayfl.client.choice as choice
 
     def driver_must_not_try(*_: Any) -> None:
         raise AssertionError("the driver tried it")

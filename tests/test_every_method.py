@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-import rayfl.federation.worker as worker
-from rayfl.checkpoints import Checkpoints
+import rayfl.client.worker as worker
+from rayfl.client.vectorised import train_together
+from rayfl.client.worker import Worker
 from rayfl.config import load_config
 from rayfl.errors import InputError
 from rayfl.federation.interface import Federation
 from rayfl.federation.serial import SerialFederation
-from rayfl.federation.worker import Worker
 from rayfl.methods import METHODS, method_options
-from rayfl.preparation import Prepared, prepare
 from rayfl.results import Storage
-from rayfl.server import RoundRecord, Server
-from rayfl.training.vectorised import train_together
+from rayfl.simulation.checkpoints import Checkpoints
+from rayfl.simulation.preparation import Prepared, prepare
+from rayfl.simulation.server import RoundRecord, Server
 
 # Small enough for seconds, with every phase of every method inside eight rounds.
 SMALL = ["data.limit=480", "partition.clients=12", "local.steps=2", "local.lr=0.1", "federation=serial", "rounds=8"]
@@ -81,7 +81,7 @@ def three_actors(ray_session: None) -> Iterator[list[Any]]:
     """Actors that serve every test of this module in turn; they know nothing of the method."""
     import ray
 
-    from rayfl.federation.ray_client import HEALTH, ClientActor
+    from rayfl.actors.client_actor import HEALTH, ClientActor
 
     p = prepared("fedavg")
     data, shares = ray.put(p.dataset), ray.put(p.partition)
@@ -98,7 +98,7 @@ def three_actors(ray_session: None) -> Iterator[list[Any]]:
 def test_both_federations_give_the_same_bits(case: str, three_actors: list[Any]) -> None:
     import ray
 
-    from rayfl.federation.ray_federation import RayFederation
+    from rayfl.actors.server_actor import RayFederation
 
     p = prepared(case)
     alone = serial(p)

@@ -10,9 +10,9 @@ from rayfl.config import load_config
 from rayfl.errors import InputError
 from rayfl.federation import Own
 from rayfl.methods.fedac import FedAC
-from rayfl.preparation import prepare
 from rayfl.results import Run
-from rayfl.server import Server
+from rayfl.simulation.preparation import prepare
+from rayfl.simulation.server import Server
 
 Make = Callable[..., Server]
 QUICK = ["model.name=mlp", "model.options.hidden=16", "evaluate.every=60"]

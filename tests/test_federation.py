@@ -18,9 +18,9 @@ from rayfl.config import load_config
 from rayfl.errors import ClientError, DivergedError, InputError
 from rayfl.federation.interface import FLOAT_BYTES, Models, Pull, everyone
 from rayfl.federation.serial import SerialFederation
-from rayfl.preparation import prepare
 from rayfl.results import Run
-from rayfl.server import Server
+from rayfl.simulation.preparation import prepare
+from rayfl.simulation.server import Server
 
 SMALL = ["rounds=12", "local.steps=3", "local.lr=0.1"]
 
@@ -182,8 +182,8 @@ def test_a_broadcast_is_unchanged_after_a_round(ray_session: None) -> None:
     """torch.from_numpy on a fetched array would let an in-place step change it for every later reader."""
     import ray
 
-    from rayfl.federation.orders import EvaluateOrder, Given, TrainOrder
-    from rayfl.federation.ray_client import HEALTH, ClientActor
+    from rayfl.actors.client_actor import HEALTH, ClientActor
+    from rayfl.client.orders import EvaluateOrder, Given, TrainOrder
 
     prepared = prepare(load_config(None, ["local.steps=2"]))
     stack = prepared.facts.initial[None].copy()
@@ -246,7 +246,7 @@ class TestPlacement:
     """Logical GPUs: two of them, as the session's Ray counts."""
 
     def seats(self, *overrides: str) -> list[Any]:
-        from rayfl.federation.ray_server import ray_server
+        from rayfl.actors.supervisor import ray_server
 
         p = prepare(load_config(None, ["method.name=fedavg", *overrides]))
         with ray_server(p.config, lambda: p) as server:
@@ -349,7 +349,7 @@ def test_memory_that_workers_free_does_not_come_back_as_new_pages() -> None:
     program = textwrap.dedent("""
         import resource
         import torch
-        from rayfl.federation.allocator import keep_freed_memory
+        from rayfl.client.allocator import keep_freed_memory
 
         def page_faults():
             before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -373,7 +373,7 @@ def test_free_memory_between_what_is_kept_can_be_given_back() -> None:
     """The driver and the server do so after a recovery; in a process of its own, whose memory is known."""
     program = textwrap.dedent("""
         from pathlib import Path
-        from rayfl.federation.allocator import return_freed_memory
+        from rayfl.client.allocator import return_freed_memory
 
         def megabytes():
             lines = Path("/proc/self/smaps_rollup").read_text().splitlines()

@@ -22,7 +22,7 @@ from rayfl.errors import InputError
 from rayfl.methods import METHODS
 from rayfl.methods.options import ADDONS
 from rayfl.models.zoo import ZOO
-from rayfl.preparation import prepare
+from rayfl.simulation.preparation import prepare
 
 MORE = int(os.environ.get("RAYFL_FUZZ", "1"))
 

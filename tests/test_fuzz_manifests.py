@@ -16,10 +16,10 @@ from test_fuzz_input import assert_told, fuzzed
 
 from rayfl.config import load_config
 from rayfl.errors import InputError, MethodError
-from rayfl.manifest import check_of
+from rayfl.launch import resume, simulate
 from rayfl.results import Run
-from rayfl.screen import Screen
-from rayfl.simulation import resume, simulate
+from rayfl.simulation.manifest import check_of
+from rayfl.simulation.screen import Screen
 
 WORDS = ["federation=serial", "partition.clients=4", "local.steps=1", "method.tune_from=1", "method.tune_every=1"]
 VALUES = st.one_of(

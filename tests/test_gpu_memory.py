@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from rayfl.client.memory import CONTEXT, gpu_memory
 from rayfl.config import ModelConfig, load_config
 from rayfl.models import ZOO, FlatModel, build_model
-from rayfl.preparation import prepare
-from rayfl.training.memory import CONTEXT, gpu_memory
+from rayfl.simulation.preparation import prepare
 
 BATCH = 32
 

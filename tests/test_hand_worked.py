@@ -12,14 +12,14 @@ import pytest
 import torch
 from torch.nn.functional import cosine_similarity, cross_entropy
 
+from rayfl.client.batches import draw_batches
+from rayfl.client.worker import Worker
 from rayfl.federation.interface import Models, Own
 from rayfl.federation.serial import SerialFederation
-from rayfl.federation.worker import Worker
 from rayfl.methods.fesem import FeSEM
 from rayfl.methods.method import FINE_TUNING
 from rayfl.randomness import Purpose, generator
-from rayfl.server import Server
-from rayfl.training.batches import draw_batches
+from rayfl.simulation.server import Server
 
 Make = Callable[..., Server]
 Term = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rayfl import host_memory, preparation
+from rayfl import host_memory
 from rayfl.config import load_config
 from rayfl.errors import InputError
 from rayfl.host_memory import Need, batches_need, clients_need, memory_here, network_need, refuse_excess, server_need
-from rayfl.preparation import prepare
 from rayfl.results import Run
+from rayfl.simulation import preparation
+from rayfl.simulation.preparation import prepare
 
 
 def test_the_parts_of_a_run_by_hand() -> None:

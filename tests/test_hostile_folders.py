@@ -14,12 +14,13 @@ import pytest
 from tables import assert_same
 
 import rayfl
-from rayfl import simulation
 from rayfl.config import load_config
 from rayfl.errors import InputError, RayflError
+from rayfl.launch import resume, simulate
 from rayfl.results import Run, Storage, load
-from rayfl.screen import Screen
-from rayfl.simulation import resume, simulate
+from rayfl.simulation import simulation
+from rayfl.simulation.screen import Screen
+from rayfl.simulation.server import RoundRecord
 
 SMALL = ["federation=serial", "data.limit=480", "partition.clients=12", "local.steps=2", "method.name=ditto"]
 
@@ -44,7 +45,7 @@ class Breaker(Screen):
         super().__init__(quiet=True)
         self._number, self._deed = number, deed
 
-    def show_round(self, record: simulation.RoundRecord) -> None:
+    def show_round(self, record: RoundRecord) -> None:
         super().show_round(record)
         if record.number == self._number:
             self._deed()

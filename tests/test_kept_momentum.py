@@ -10,20 +10,20 @@ import torch
 from tables import assert_same
 from torch import nn
 
-from rayfl import preparation
-from rayfl.checkpoints import Checkpoints
+from rayfl.client.loop import train_alone
+from rayfl.client.trainee import Trainee
+from rayfl.client.vectorised import train_together
+from rayfl.client.worker import Worker
 from rayfl.config import LocalConfig, load_config
 from rayfl.errors import InputError
 from rayfl.federation.interface import Facts, Federation, everyone
 from rayfl.federation.serial import SerialFederation
-from rayfl.federation.worker import Worker
 from rayfl.models import FlatModel
-from rayfl.preparation import Prepared, prepare
 from rayfl.results import Run, Storage
-from rayfl.server import RoundRecord, Server
-from rayfl.training.loop import train_alone
-from rayfl.training.trainee import Trainee
-from rayfl.training.vectorised import train_together
+from rayfl.simulation import preparation
+from rayfl.simulation.checkpoints import Checkpoints
+from rayfl.simulation.preparation import Prepared, prepare
+from rayfl.simulation.server import RoundRecord, Server
 
 KEPT = ["local.momentum=0.9", "local.keep_momentum=true"]
 SMALL = ["data.limit=480", "partition.clients=12", "local.steps=2", "federation=serial", "rounds=6"]

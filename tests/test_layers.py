@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
+from rayfl.client.layers import PlainLayers, is_plain
 from rayfl.config import ModelConfig
 from rayfl.models import ZOO, FlatModel, build_model
 from rayfl.models.flat import by_name
-from rayfl.training.layers import PlainLayers, is_plain
 
 MODELS, SAMPLES, CLASSES = 3, 6, 5
 

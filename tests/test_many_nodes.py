@@ -15,16 +15,16 @@ from faults import Driver, Nodes, actors, nodes, rounds_in, wait_until
 from tables import assert_same, recoveries
 
 from rayfl.config import load_config
+from rayfl.launch import simulate
 from rayfl.results import load
-from rayfl.screen import Screen
-from rayfl.simulation import simulate
+from rayfl.simulation.screen import Screen
 
 SEATS = """
 import json, sys
 from rayfl.config import load_config
-from rayfl.federation.ray_cluster import connected
-from rayfl.federation.ray_server import ray_server
-from rayfl.preparation import prepare
+from rayfl.actors.cluster import connected
+from rayfl.actors.supervisor import ray_server
+from rayfl.simulation.preparation import prepare
 
 p = prepare(load_config(None, sys.argv[1:]))
 with connected(p.config.ray), ray_server(p.config, lambda: p) as server:
@@ -88,9 +88,9 @@ PLACES = """
 import json, sys
 import ray
 from rayfl.config import load_config
-from rayfl.federation import ray_server
-from rayfl.federation.ray_cluster import connected, nodes
-from rayfl.preparation import prepare
+from rayfl.actors import supervisor as ray_server
+from rayfl.actors.cluster import connected, nodes
+from rayfl.simulation.preparation import prepare
 
 p = prepare(load_config(None, sys.argv[1:]))
 with connected(p.config.ray), ray_server.ray_server(p.config, lambda: p) as server:

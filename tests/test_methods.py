@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rayfl.federation.interface import everyone
-from rayfl.server import Server
+from rayfl.simulation.server import Server
 
 Make = Callable[..., Server]
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import nn
 
+from rayfl.client.loop import train
+from rayfl.client.stacked import stacked_logits
 from rayfl.config import LocalConfig, ModelConfig
 from rayfl.errors import InputError
 from rayfl.models import ZOO, FlatModel, Layout, Part, build_model
-from rayfl.training.loop import train
-from rayfl.training.stacked import stacked_logits
 
 # name, input shape, classes, vocabulary, parameters by hand, float buffers (2 per channel of a batch norm)
 NETS = [

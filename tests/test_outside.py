@@ -10,15 +10,15 @@ import torch
 from tables import assert_same
 from torch import nn
 
+from rayfl.client.orders import EvaluateOrder, TrainOrder
+from rayfl.client.worker import Worker
 from rayfl.config import load_config
 from rayfl.errors import ClientError
-from rayfl.federation.orders import EvaluateOrder, TrainOrder
-from rayfl.federation.worker import Worker
+from rayfl.launch import resume, simulate
 from rayfl.models import FlatModel
-from rayfl.preparation import prepare
 from rayfl.results import Run
-from rayfl.screen import Screen
-from rayfl.simulation import resume, simulate
+from rayfl.simulation.preparation import prepare
+from rayfl.simulation.screen import Screen
 
 #: By what it keeps: the lines of __init__, and those of forward, which end with a factor for the inputs.
 KINDS = {

@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rayfl.client.passes import Scores, Split
 from rayfl.config import load_config
 from rayfl.errors import InputError
 from rayfl.federation import Mixture, Models, Overlay, Own, everyone
 from rayfl.federation.interface import Federation
 from rayfl.models import Part
-from rayfl.preparation import prepare
-from rayfl.server import Server
-from rayfl.training.passes import Scores, Split
+from rayfl.simulation.preparation import prepare
+from rayfl.simulation.server import Server
 
 Make = Callable[..., Server]
 

@@ -5,11 +5,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from rayfl.client.batches import draw_batches, samples_seen
 from rayfl.config import LocalConfig, load_config
 from rayfl.errors import InputError
-from rayfl.preparation import prepare
 from rayfl.results import Run
-from rayfl.training.batches import draw_batches, samples_seen
+from rayfl.simulation.preparation import prepare
 
 OWN = """
 import torch

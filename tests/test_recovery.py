@@ -12,12 +12,12 @@ import pytest
 from faults import Driver, actors, alive, children, kill, rounds_in, wait_until
 from tables import assert_same, recoveries
 
-from rayfl import simulation
 from rayfl.config import load_config
 from rayfl.errors import ClientError, MethodError, RayflError
+from rayfl.launch import resume, simulate
 from rayfl.results import Run, load
-from rayfl.screen import Screen
-from rayfl.simulation import resume, simulate
+from rayfl.simulation import simulation
+from rayfl.simulation.screen import Screen
 
 SMALL = ["local.steps=3", "local.lr=0.1", "participation.fraction=0.6", "rounds=8"]
 FEDAC = [*SMALL, "method.tune_from=2", "method.tune_every=2"]
@@ -268,8 +268,8 @@ class Wrong(FedAvg):
 
 def test_actors_that_come_later_are_of_the_class_of_the_first(ray_session: None) -> None:
     """Every process keeps each class of actors that it has met; one for each recovery would add up."""
-    from rayfl.federation.ray_server import RayServer
-    from rayfl.preparation import prepare
+    from rayfl.actors.supervisor import RayServer
+    from rayfl.simulation.preparation import prepare
 
     p = prepare(load_config(None, ["ray.actors=2", "method.name=fedavg"]))
     server = RayServer(p.config, lambda: p)
@@ -289,8 +289,8 @@ def test_orders_of_a_server_that_died_do_not_touch_what_was_restored(ray_session
     import ray
     from ray.exceptions import RayTaskError
 
-    from rayfl.federation.ray_server import RayServer
-    from rayfl.preparation import prepare
+    from rayfl.actors.supervisor import RayServer
+    from rayfl.simulation.preparation import prepare
 
     p = prepare(load_config(None, ["ray.actors=1", "method.name=fedavg"]))
     server = RayServer(p.config, lambda: p)

@@ -11,10 +11,10 @@ import pytest
 from pyarrow import fs
 
 import rayfl
-from rayfl.checkpoints import Checkpoints
 from rayfl.config import load_config
 from rayfl.errors import InputError, RayflError
 from rayfl.results import Storage
+from rayfl.simulation.checkpoints import Checkpoints
 from rayfl.uris import without_secrets
 
 SECRET = "hush%2Fhush"

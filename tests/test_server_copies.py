@@ -9,7 +9,7 @@ import pytest
 
 from rayfl.methods.cgpfl import CGPFL
 from rayfl.methods.flhc import FLHC
-from rayfl.server import Server
+from rayfl.simulation.server import Server
 
 Make = Callable[..., Server]
 

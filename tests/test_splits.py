@@ -18,9 +18,9 @@ from rayfl.config import load_config
 from rayfl.data import Dataset, Partition, make_partition
 from rayfl.errors import InputError
 from rayfl.methods.ditto import PERSONAL
-from rayfl.preparation import _needs, prepare
 from rayfl.results import Run
-from rayfl.server import Server
+from rayfl.simulation.preparation import _needs, prepare
+from rayfl.simulation.server import Server
 
 Make = Callable[..., Server]
 

@@ -21,7 +21,7 @@ from rayfl.clustering import (
 from rayfl.config import load_config
 from rayfl.errors import InputError, MethodError
 from rayfl.methods import method_options
-from rayfl.server import Server
+from rayfl.simulation.server import Server
 
 Make = Callable[..., Server]
 

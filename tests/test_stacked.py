@@ -8,12 +8,12 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from rayfl.client import stacked
+from rayfl.client.layers import PlainLayers
+from rayfl.client.passes import CHUNK
+from rayfl.client.stacked import ROWS, predictions, sample_losses, stacked_features, stacked_logits
 from rayfl.config import ModelConfig
 from rayfl.models import ZOO, FlatModel, build_model
-from rayfl.training import stacked
-from rayfl.training.layers import PlainLayers
-from rayfl.training.passes import CHUNK
-from rayfl.training.stacked import ROWS, predictions, sample_losses, stacked_features, stacked_logits
 
 CLASSES, VOCABULARY = 5, 11
 

@@ -11,8 +11,8 @@ from faults import Driver, actors, alive, children, kill, wait_until
 from tables import assert_same
 
 from rayfl.config import load_config
-from rayfl.screen import Screen
-from rayfl.simulation import simulate
+from rayfl.launch import simulate
+from rayfl.simulation.screen import Screen
 
 SMALL = ["local.steps=2", "rounds=3", "method.name=ditto"]
 
@@ -66,9 +66,9 @@ def test_an_actor_that_fails_by_itself_says_why_and_is_not_started_again_and_aga
 ) -> None:
     import ray
 
+    from rayfl.actors import supervisor as ray_server
+    from rayfl.actors.client_actor import HEALTH
     from rayfl.errors import RayflError
-    from rayfl.federation import ray_server
-    from rayfl.federation.ray_client import HEALTH
 
     class Broken:
         def __init__(self, _: object) -> None:

@@ -12,10 +12,10 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn.functional import cosine_similarity, cross_entropy
 
+from rayfl.client.loop import train
+from rayfl.client.terms import Contrast, FlatPull, ParameterContrast, Partner, RepresentationContrast
 from rayfl.config import LocalConfig
 from rayfl.models import FlatModel
-from rayfl.training.loop import train
-from rayfl.training.terms import Contrast, FlatPull, ParameterContrast, Partner, RepresentationContrast
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 Objective = Callable[[torch.Tensor], torch.Tensor]

@@ -8,12 +8,12 @@ import torch
 from sklearn.metrics import f1_score
 from torch import nn
 
+from rayfl.client.batches import draw_batches
+from rayfl.client.evaluation import macro_f1, score_together
+from rayfl.client.loop import FlatPull, train
+from rayfl.client.passes import CHUNK, plan_groups
 from rayfl.config import LocalConfig
 from rayfl.models import FlatModel
-from rayfl.training.batches import draw_batches
-from rayfl.training.evaluation import macro_f1, score_together
-from rayfl.training.loop import FlatPull, train
-from rayfl.training.passes import CHUNK, plan_groups
 
 
 def network() -> nn.Module:

@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from rayfl.client.worker import Worker
 from rayfl.clustering import bipartition, components, cosine
 from rayfl.config import DataConfig, PartitionConfig, load_config
 from rayfl.data import make_partition
 from rayfl.data.sources import load_dataset
 from rayfl.federation.interface import Contrast, Models, everyone
 from rayfl.federation.serial import SerialFederation
-from rayfl.federation.worker import Worker
 from rayfl.methods.sr_fca import SRFCAState
-from rayfl.server import Server
-from rayfl.simulation import prepare
+from rayfl.simulation.preparation import prepare
+from rayfl.simulation.server import Server
 
 Make = Callable[..., Server]
 

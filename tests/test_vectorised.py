@@ -12,13 +12,13 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from rayfl.client import loop
+from rayfl.client.choice import faster_together, vectorisable
+from rayfl.client.terms import FlatPull, ParameterContrast, Partner, RepresentationContrast
+from rayfl.client.trainee import Trainee
+from rayfl.client.vectorised import DENSE_GROUP, GROUP, train_together
 from rayfl.config import LocalConfig, ModelConfig
 from rayfl.models import ZOO, FlatModel, build_model
-from rayfl.training import loop
-from rayfl.training.choice import faster_together, vectorisable
-from rayfl.training.terms import FlatPull, ParameterContrast, Partner, RepresentationContrast
-from rayfl.training.trainee import Trainee
-from rayfl.training.vectorised import DENSE_GROUP, GROUP, train_together
 
 CLASSES, VOCABULARY, LR = 5, 11, 0.05
 

@@ -1,4 +1,4 @@
-"""How a method reaches its clients: the interface, the in-process federation, and the Ray federation."""
+"""How a method reaches its clients: the interface, what is counted, and the in-process federation."""
 
 from rayfl.federation.interface import Contrast, Federation, Mixture, Models, Overlay, Own, Pull, everyone
 

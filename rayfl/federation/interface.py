@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from rayfl.aggregation import fraction_bits, mean_of
+from rayfl.client.orders import EvaluateOrder, Given, Source, Task, TrainOrder
+from rayfl.client.passes import Combine, Scores, Split, plan_groups
+from rayfl.client.store import ClientState
 from rayfl.clustering.similarity import LowRankMap
 from rayfl.config import ModelConfig
 from rayfl.errors import InputError
-from rayfl.federation.client_state import ClientState
 from rayfl.federation.ledger import FORWARD, TRAINING, Ledger
-from rayfl.federation.orders import EvaluateOrder, Given, Source, Task, TrainOrder
 from rayfl.models import Layout, Part
-from rayfl.training.passes import Combine, Scores, Split, plan_groups
 
 if TYPE_CHECKING:
     from rayfl.models import FlatModel

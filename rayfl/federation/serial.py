@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from threadpoolctl import threadpool_limits
 
+from rayfl.client.worker import Worker
 from rayfl.errors import ClientError
 from rayfl.federation.interface import Facts, Federation
-from rayfl.federation.worker import Worker
 from rayfl.own_code import told_as
 
 

@@ -1,6 +1,6 @@
 """Networks: the zoo and import paths (`zoo`), their weights as one flat vector (`flat`), its parts (`layout`).
 
-Training them is in `rayfl.training`; what travels between clients and server is decided in `rayfl.methods`.
+Training them is in `rayfl.client`; what travels between clients and server is decided in `rayfl.methods`.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,7 +1,7 @@
 """A module whose weights live in one flat vector, and the layout of that vector.
 
 Methods, sums and messages see only these vectors and slices of them; nobody loops over named tensors. Which
-network it is, is `zoo`'s business; what happens to its gradient, that of `rayfl.training`.
+network it is, is `zoo`'s business; what happens to its gradient, that of `rayfl.client`.
 """
 
 from typing import Any

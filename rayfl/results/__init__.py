@@ -1,6 +1,6 @@
 """What a run leaves behind: table schemas, the folder they lie in, the streaming writer, the reader.
 
-Knows files and tables only. What the numbers mean is in `rayfl.training` and `rayfl.analysis`; checkpoints go
+Knows files and tables only. What the numbers mean is in `rayfl.client` and `rayfl.analysis`; checkpoints go
 through `Storage` too, but what is in them is the engine's business.
 """
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from rayfl.training.terms import Contrast, FlatPull, Partner
+from rayfl.client.terms import Contrast, FlatPull, Partner
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 

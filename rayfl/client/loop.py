@@ -5,11 +5,11 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch.nn.functional import cross_entropy
 
+from rayfl.client.terms import Contrast, FlatPull, ParameterContrast, Partner, RepresentationContrast
+from rayfl.client.trainee import Trainee
 from rayfl.config import LocalConfig
 from rayfl.models import FlatModel
 from rayfl.randomness import seed_globals
-from rayfl.training.terms import Contrast, FlatPull, ParameterContrast, Partner, RepresentationContrast
-from rayfl.training.trainee import Trainee
 
 
 def train_alone(model: FlatModel, trainee: Trainee, local: LocalConfig, lr: float) -> torch.Tensor:

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 
 from rayfl.analysis.truth import adjusted_rand, misclustering, normalised_mutual_information
+from rayfl.client.passes import Scores
+from rayfl.client.store import ClientState
 from rayfl.config import Config
 from rayfl.errors import InputError, LostError, MethodError
-from rayfl.federation.client_state import ClientState
 from rayfl.federation.interface import Federation, FederationState, Mixture, Models, Overlay, Tested
 from rayfl.methods import create_method
 from rayfl.models import Layout, Part
 from rayfl.own_code import reason, told_as
 from rayfl.packing import Packed, foreign, pack, refuse_other_shapes, unpack
 from rayfl.randomness import Purpose, generator
-from rayfl.training.passes import Scores
 
 Columns = dict[str, Any]
 

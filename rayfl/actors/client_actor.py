@@ -11,11 +11,11 @@ from typing import Any
 import ray
 from threadpoolctl import threadpool_limits
 
+from rayfl.client.allocator import keep_freed_memory
+from rayfl.client.devices import request_determinism
 from rayfl.config import Config
 from rayfl.data import Dataset, Partition
 from rayfl.errors import ClientError
-from rayfl.federation.allocator import keep_freed_memory
-from rayfl.federation.devices import request_determinism
 from rayfl.own_code import told_as
 
 #: Calls of this group are answered while the actor computes.
@@ -44,7 +44,7 @@ class ClientActor:
             request_determinism()
         import torch
 
-        from rayfl.federation.worker import Worker
+        from rayfl.client.worker import Worker
 
         # Ray hides all other GPUs, so ours is number 0; on a machine that only counts GPUs there is none to use.
         self._device = "cuda:0" if self._gpus and torch.cuda.is_available() else "cpu"
@@ -56,7 +56,7 @@ class ClientActor:
         """Take in the data; return where this actor is, which also says that it is ready."""
         import torch
 
-        from rayfl.training.choice import cpu_capability
+        from rayfl.client.choice import cpu_capability
 
         # Sums inside a matrix product may depend on the number of threads: one everywhere gives the same bits. Here,
         # not at the start, since Ray may have made this actor in another thread than the one that calls run in.

@@ -11,17 +11,17 @@ import numpy as np
 import torch
 from torch import nn
 
+from rayfl.client import loop
+from rayfl.client.batches import batch_sizes, largest_batch
+from rayfl.client.layers import is_plain
+from rayfl.client.terms import ParameterContrast, Partner, RepresentationContrast
+from rayfl.client.trainee import Trainee
+from rayfl.client.vectorised import DENSE, GROUP, Group, train_together
 from rayfl.config import LocalConfig
 from rayfl.data import Dataset
 from rayfl.errors import InputError
 from rayfl.models import FlatModel
 from rayfl.randomness import global_generators_kept
-from rayfl.training import loop
-from rayfl.training.batches import batch_sizes, largest_batch
-from rayfl.training.layers import is_plain
-from rayfl.training.terms import ParameterContrast, Partner, RepresentationContrast
-from rayfl.training.trainee import Trainee
-from rayfl.training.vectorised import DENSE, GROUP, Group, train_together
 
 
 def cpu_capability() -> str:

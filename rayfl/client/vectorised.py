@@ -16,12 +16,12 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
+from rayfl.client.layers import ALIGNED, PlainLayers, aligned, block_size, is_plain
+from rayfl.client.terms import Contrast, FlatPull, ParameterContrast, RepresentationContrast, _inverse_norm
+from rayfl.client.trainee import Batch, Trainee
 from rayfl.config import LocalConfig
 from rayfl.models import FlatModel
 from rayfl.models.flat import by_name
-from rayfl.training.layers import ALIGNED, PlainLayers, aligned, block_size, is_plain
-from rayfl.training.terms import Contrast, FlatPull, ParameterContrast, RepresentationContrast, _inverse_norm
-from rayfl.training.trainee import Batch, Trainee
 
 Tensors = dict[str, torch.Tensor]
 Term = FlatPull | Contrast

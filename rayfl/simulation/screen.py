@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from rayfl.results import Run
-from rayfl.server import RoundRecord
+from rayfl.simulation.server import RoundRecord
 from rayfl.uris import without_secrets
 
 _PLAIN_LINES = 50  # a log should show a run's course, not every round of a thousand

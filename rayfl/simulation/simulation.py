@@ -11,43 +11,32 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
 
-from rayfl.checkpoints import Checkpoints, Saves, as_config, refuse_changes
+from rayfl.client.allocator import return_freed_memory
 from rayfl.config import Config, load_config
 from rayfl.errors import ClientError, InputError, LostError, MethodError, NobodyLeftError, RayflError
-from rayfl.federation.allocator import return_freed_memory
 from rayfl.own_code import exits_told
-from rayfl.preparation import Prepared, prepare, resolve
 from rayfl.results import Run, RunWriter, Storage, check_tables, load, load_begun, run_name, written_config
-from rayfl.screen import Screen
-from rayfl.server import RoundRecord, Server
-from rayfl.stopping import Stop, Stopped, stopping
+from rayfl.simulation.checkpoints import Checkpoints, as_config, refuse_changes
+from rayfl.simulation.opening import OpenerOf, RunsRounds
+from rayfl.simulation.preparation import prepare, resolve
+from rayfl.simulation.screen import Screen
+from rayfl.simulation.signals import Stop, Stopped, stopping
 from rayfl.version import __version__
 
 #: So often in a row may the same round be lost before the run gives up: something kills its actors each time.
 MOST_LOSSES = 5
 
 
-class RunsRounds(Saves, Protocol):
-    """A server, here or on Ray."""
-
-    def run_round(self, number: int) -> RoundRecord:
-        """Run one round."""
-
-    def recover(self) -> str:
-        """After a loss: start anew with what is left, and say what was lost."""
-
-
-def simulate(config: Config, screen: Screen | None = None) -> Run:
-    """Run `config` to its end; bad input is told before anything is written."""
+def simulate(config: Config, opener: OpenerOf, screen: Screen | None = None) -> Run:
+    """Run `config` on the federation that `opener` finds for it; bad input is told before anything is written."""
     with stopping() as stop, exits_told():
         config = resolve(config)
         _check_output(config)
-        return _carry_out(config, _new_folder, None, screen or Screen(), stop)
+        return _carry_out(config, opener, _new_folder, None, screen or Screen(), stop)
 
 
-def resume(path: str | Path, overrides: Sequence[str] = (), screen: Screen | None = None) -> Run:
+def resume(path: str | Path, opener: OpenerOf, overrides: Sequence[str] = (), screen: Screen | None = None) -> Run:
     """Go on with the run in the folder `path`, to the same bits.
 
     Overrides may change how it is carried out (`ray`, `federation`, ...) and give it more rounds.
@@ -75,11 +64,12 @@ def resume(path: str | Path, overrides: Sequence[str] = (), screen: Screen | Non
             screen.summarise(run)
             return run
         screen.say(f"going on after round {begun} of {config.rounds}")
-        return _carry_out(config, lambda _: nullcontext(storage), checkpoints, screen, stop)
+        return _carry_out(config, opener, lambda _: nullcontext(storage), checkpoints, screen, stop)
 
 
 def _carry_out(
     config: Config,
+    opener: OpenerOf,
     folder: Callable[[Config], AbstractContextManager[Storage]],
     found: Checkpoints | None,
     screen: Screen,
@@ -89,11 +79,10 @@ def _carry_out(
 
     Data load and the model is built in a thread of their own, while Ray and the actors start.
     """
-    if config.federation == "ray":
-        import ray  # noqa: F401 - before the loader's imports, or the two would hold each other up
+    opened = opener(config)  # imports Ray, if need be: before the loader's imports, or the two would hold each other up
     with ThreadPoolExecutor(1) as loader:
         loading = loader.submit(prepare, config)
-        with _open_server(config, loading.result, screen) as (server, prepared):
+        with opened(config, loading.result, screen) as (server, prepared):
             config = prepared.config
             screen.say(f"training: {config.training}")
             if prepared.gpu_memory is not None:
@@ -245,60 +234,6 @@ def _refuse_unnamed_code(run: Run, overrides: Sequence[str]) -> None:
 def _resumable(storage: Storage, checkpoints: Checkpoints) -> str:
     secrets = "; give the secrets of the URI again, they are not shown here" if storage.has_secrets else ""
     return f"go on after round {checkpoints.round} with: rayfl resume {shlex.quote(storage.path)}{secrets}"
-
-
-@contextmanager
-def open_server(prepared: Prepared, screen: Screen) -> Iterator[RunsRounds]:
-    """Start the federation that the config asks for, with a server on it; stop it in the end."""
-    with _open_server(prepared.config, lambda: prepared, screen) as (server, _):
-        yield server
-
-
-@contextmanager
-def _open_server(
-    config: Config, prepared: Callable[[], Prepared], screen: Screen
-) -> Iterator[tuple[RunsRounds, Prepared]]:
-    """Start what needs no data at once, and call `prepared` for the data when they are needed.
-
-    What was prepared comes back with the server, which may have settled how clients are trained.
-    """
-    if config.federation == "serial":
-        from rayfl.federation.serial import SerialFederation
-        from rayfl.federation.worker import Worker
-        from rayfl.training.choice import cpu_capability
-
-        ready = prepared()
-        _warn_of_other_cpus(ready.config, [cpu_capability()], screen)
-        fed = SerialFederation(ready.facts, Worker(ready.config, ready.dataset, ready.partition))
-        try:
-            yield Server(config, fed, ready.partition.true_cluster), ready
-        finally:
-            fed.close()
-        return
-    # Ray takes a second to import: only those who use it pay for it.
-    from rayfl.federation.ray_cluster import advice, connected
-    from rayfl.federation.ray_server import ray_server
-
-    for warning in advice(config.ray):
-        screen.warn(warning)
-    screen.say("starting Ray and the client actors ...")
-    with connected(config.ray), ray_server(config, prepared) as server:
-        for loss in server.lost_at_start:
-            screen.warn(loss)
-        screen.say(server.describe())
-        _warn_of_other_cpus(server.prepared.config, [s.cpu for s in server.seats if s.device == "cpu"], screen)
-        yield server, server.prepared
-
-
-def _warn_of_other_cpus(config: Config, found: Sequence[str], screen: Screen) -> None:
-    """Say that bits may differ if clients are trained on another kind of CPU than the run's."""
-    others = sorted(set(found) - {str(config.cpu_capability)})
-    if others:
-        screen.warn(
-            f"this run is for CPUs with {config.cpu_capability}, and clients are trained on some with"
-            f" {', '.join(others)}: results may differ in their last bits from those of one kind of CPU;"
-            f" the trainer stays {config.training}"
-        )
 
 
 def _check_output(config: Config) -> None:

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
+from rayfl.client.passes import Combine
+from rayfl.client.stacked import stacked_logits
 from rayfl.models import FlatModel
-from rayfl.training.passes import Combine
-from rayfl.training.stacked import stacked_logits
 
 
 @torch.no_grad()

@@ -12,10 +12,10 @@ from torch import nn
 from torch.func import functional_call, vmap
 from torch.nn.functional import cross_entropy
 
+from rayfl.client.layers import PlainLayers, is_plain
+from rayfl.client.passes import CHUNK
 from rayfl.models import FlatModel
 from rayfl.models.flat import by_name
-from rayfl.training.layers import PlainLayers, is_plain
-from rayfl.training.passes import CHUNK
 
 #: Models times samples in one pass of several models, the most; part of the bits too.
 ROWS = 4096

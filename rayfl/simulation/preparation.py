@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rayfl.client.batches import largest_batch, samples_seen
 from rayfl.config import Config, Training
 from rayfl.data import Dataset, Partition, make_partition
 from rayfl.errors import InputError
 from rayfl.federation.interface import Facts, Recipe
 from rayfl.host_memory import Need, batches_need, clients_need, memory_here, network_need, refuse_excess, server_need
 from rayfl.methods import check_method, find_method, server_models, settled_options
-from rayfl.training.batches import largest_batch, samples_seen
 
 if TYPE_CHECKING:
+    from rayfl.client.memory import GpuMemory
     from rayfl.models import FlatModel
-    from rayfl.training.memory import GpuMemory
 
 
 #: Of the samples, what is public for methods that need it, where the source has no test split to spare.
@@ -39,7 +39,7 @@ class Prepared:
     @cached_property
     def gpu_memory(self) -> "GpuMemory | None":
         """What one GPU will have to hold; None where no GPU is asked for."""
-        from rayfl.training.memory import gpu_memory
+        from rayfl.client.memory import gpu_memory
 
         share, local = self.config.ray.gpu_share, self.config.local
         if not share or self.config.federation != "ray":
@@ -95,9 +95,9 @@ def settle_splits(config: Config, dataset: Dataset) -> Config:
 
 def prepare(config: Config) -> Prepared:
     """Load and check all that needs no cluster: options, data, partition, model."""
+    from rayfl.client.choice import cpu_capability, faster_together, try_together
     from rayfl.data.sources import load_dataset  # pandas, and for the digits scikit-learn
     from rayfl.models.zoo import large_parameters
-    from rayfl.training.choice import cpu_capability, faster_together, try_together
 
     config = resolve(config)
     _check_state_folder(config)
@@ -196,7 +196,7 @@ def _needs(
         batches_need(int(samples_seen(partition.n_train, config.local).max()), trainers),
     ]
     if model is not None and not (config.federation == "ray" and config.ray.gpu_share):
-        from rayfl.training.memory import gpu_memory
+        from rayfl.client.memory import gpu_memory
 
         sample, _ = dataset.batch(partition.train_of(0)[:1], partition.transform_for(0))
         batch = largest_batch(partition.n_train, config.local)

@@ -20,7 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from rayfl.config import RayConfig
 from rayfl.errors import InputError
-from rayfl.stopping import STARTING, Stopped
+from rayfl.simulation.signals import STARTING, Stopped
 
 _SLACK = 1e-9  # 3 * (1 / 3) must count as a whole GPU
 

@@ -14,11 +14,8 @@ from ray.exceptions import RayError
 from ray.experimental import get_local_object_locations
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rayfl.config import Config
-from rayfl.errors import InputError, LostError, NobodyLeftError
-from rayfl.federation.client_state import ClientState
-from rayfl.federation.ray_client import HEALTH, ClientActor, Seat
-from rayfl.federation.ray_cluster import (
+from rayfl.actors.client_actor import HEALTH, ClientActor, Seat
+from rayfl.actors.cluster import (
     actors_that_fit,
     client_strategy,
     explain_unplaced,
@@ -27,10 +24,13 @@ from rayfl.federation.ray_cluster import (
     placement_group,
     server_strategy,
 )
-from rayfl.federation.ray_federation import Actor, ServerActor, get
+from rayfl.actors.server_actor import Actor, ServerActor, get
+from rayfl.client.store import ClientState
+from rayfl.config import Config
+from rayfl.errors import InputError, LostError, NobodyLeftError
 from rayfl.own_code import search_path
-from rayfl.preparation import Prepared, after_trying
-from rayfl.server import RoundRecord, Snapshot
+from rayfl.simulation.preparation import Prepared, after_trying
+from rayfl.simulation.server import RoundRecord, Snapshot
 
 log = logging.getLogger(__name__)
 

@@ -10,24 +10,24 @@ import numpy as np
 import torch
 
 from rayfl.aggregation import ExactSum
+from rayfl.client.batches import draw_batches, largest_batch
+from rayfl.client.choice import try_together
+from rayfl.client.evaluation import score_together
+from rayfl.client.loop import train_alone
+from rayfl.client.orders import EvaluateOrder, Given, Source, TrainOrder
+from rayfl.client.stacked import predictions, sample_losses, stacked_logits
+from rayfl.client.store import ClientState, ClientStates
+from rayfl.client.terms import FlatPull, ParameterContrast, Partner, RepresentationContrast
+from rayfl.client.trainee import Trainee
+from rayfl.client.vectorised import train_together
 from rayfl.clustering.similarity import LowRankMap, project_all, squared_distances
 from rayfl.config import Config
 from rayfl.data import Dataset, Partition
 from rayfl.errors import ClientError
-from rayfl.federation.client_state import ClientState, ClientStates
-from rayfl.federation.orders import EvaluateOrder, Given, Source, TrainOrder
 from rayfl.models import FlatModel, Part, build_model
 from rayfl.models.zoo import wants_channels_last
 from rayfl.own_code import told_as
 from rayfl.randomness import Purpose, generator, global_generators_kept, torch_seed
-from rayfl.training.batches import draw_batches, largest_batch
-from rayfl.training.choice import try_together
-from rayfl.training.evaluation import score_together
-from rayfl.training.loop import train_alone
-from rayfl.training.stacked import predictions, sample_losses, stacked_logits
-from rayfl.training.terms import FlatPull, ParameterContrast, Partner, RepresentationContrast
-from rayfl.training.trainee import Trainee
-from rayfl.training.vectorised import train_together
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 

@@ -5,8 +5,8 @@ from typing import Literal
 
 import numpy as np
 
+from rayfl.client.passes import Combine, Split
 from rayfl.models import Part
-from rayfl.training.passes import Combine, Split
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ import numpy as np
 import ray
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
+from rayfl.actors.client_actor import HEALTH, prepare_process
+from rayfl.client.allocator import return_freed_memory
+from rayfl.client.store import ClientState
 from rayfl.config import Config
 from rayfl.errors import LostError, RayflError
-from rayfl.federation.allocator import return_freed_memory
-from rayfl.federation.client_state import ClientState
 from rayfl.federation.interface import Facts, Federation
-from rayfl.federation.ray_client import HEALTH, prepare_process
-from rayfl.server import RoundRecord, Server, Snapshot
+from rayfl.simulation.server import RoundRecord, Server, Snapshot
 
 Actor = Any  # Ray's handles have no methods that a type checker could know
 

@@ -18,15 +18,15 @@ from typing import Any, Protocol
 import numpy as np
 from pydantic import ValidationError
 
+from rayfl.client.store import ClientState
 from rayfl.config import Config
 from rayfl.errors import InputError
-from rayfl.federation.client_state import ClientState
 from rayfl.federation.interface import FederationState
-from rayfl.manifest import Manifest, manifest_name, round_of
 from rayfl.packing import ARRAY_KINDS, unpack
-from rayfl.preparation import Prepared
 from rayfl.results import Storage
-from rayfl.server import Snapshot
+from rayfl.simulation.manifest import Manifest, manifest_name, round_of
+from rayfl.simulation.preparation import Prepared
+from rayfl.simulation.server import Snapshot
 
 FOLDER = "checkpoints"
 HELD = 2

@@ -11,8 +11,8 @@ from functools import cached_property
 import torch
 from torch.nn.functional import cross_entropy
 
+from rayfl.client.stacked import stacked_features, stacked_logits
 from rayfl.models import FlatModel
-from rayfl.training.stacked import stacked_features, stacked_logits
 
 
 @dataclass(frozen=True)

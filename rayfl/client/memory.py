@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from rayfl.client.passes import CHUNK
+from rayfl.client.vectorised import DENSE_GROUP, GROUP
 from rayfl.models import FlatModel
-from rayfl.training.passes import CHUNK
-from rayfl.training.vectorised import DENSE_GROUP, GROUP
 
 #: What a process takes of a GPU before it has computed anything: CUDA's context and the libraries' workspaces.
 CONTEXT = 500 * 2**20

@@ -1,0 +1,38 @@
+"""Runs on the federation that their config names, in this process or on Ray."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rayfl.config import Config
+from rayfl.results import Run
+from rayfl.simulation import simulation
+from rayfl.simulation.opening import Opener, RunsRounds, opened_here
+from rayfl.simulation.preparation import Prepared
+from rayfl.simulation.screen import Screen
+
+
+def simulate(config: Config, screen: Screen | None = None) -> Run:
+    """Run a config to its end."""
+    return simulation.simulate(config, opener, screen)
+
+
+def resume(path: str | Path, overrides: Sequence[str] = (), screen: Screen | None = None) -> Run:
+    """Go on with the run in a folder, to the same bits."""
+    return simulation.resume(path, opener, overrides, screen)
+
+
+def opener(config: Config) -> Opener:
+    """Return what starts the federation that a config names."""
+    if config.federation == "serial":
+        return opened_here
+    from rayfl.actors.opening import opened_on_ray  # a second: only those who use Ray pay for it
+
+    return opened_on_ray
+
+
+@contextmanager
+def open_server(prepared: Prepared, screen: Screen) -> Iterator[RunsRounds]:
+    """Start the federation that was prepared, with a server on it; stop it in the end."""
+    with opener(prepared.config)(prepared.config, lambda: prepared, screen) as (server, _):
+        yield server

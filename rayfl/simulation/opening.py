@@ -1,0 +1,58 @@
+"""Where a run's clients are trained: what starts a federation with a server on it, and the one in this process."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
+
+from rayfl.config import Config
+from rayfl.simulation.checkpoints import Saves
+from rayfl.simulation.preparation import Prepared
+from rayfl.simulation.screen import Screen
+from rayfl.simulation.server import RoundRecord, Server
+
+
+class RunsRounds(Saves, Protocol):
+    """A server, here or on Ray."""
+
+    def run_round(self, number: int) -> RoundRecord:
+        """Run one round."""
+
+    def recover(self) -> str:
+        """After a loss: start again with what is left, and say what was lost."""
+
+
+#: Starts what needs no data at once and calls for the data when they are needed. What was prepared comes back with the
+#: server, which may have settled how clients are trained.
+Opener = Callable[[Config, Callable[[], Prepared], Screen], AbstractContextManager[tuple[RunsRounds, Prepared]]]
+
+#: Finds what starts the federation that a config names.
+OpenerOf = Callable[[Config], Opener]
+
+
+@contextmanager
+def opened_here(
+    config: Config, prepared: Callable[[], Prepared], screen: Screen
+) -> Iterator[tuple[RunsRounds, Prepared]]:
+    """Start a federation in this process, with a server on it."""
+    from rayfl.client.choice import cpu_capability
+    from rayfl.client.worker import Worker
+    from rayfl.federation.serial import SerialFederation
+
+    ready = prepared()
+    warn_of_other_cpus(ready.config, [cpu_capability()], screen)
+    fed = SerialFederation(ready.facts, Worker(ready.config, ready.dataset, ready.partition))
+    try:
+        yield Server(config, fed, ready.partition.true_cluster), ready
+    finally:
+        fed.close()
+
+
+def warn_of_other_cpus(config: Config, found: Sequence[str], screen: Screen) -> None:
+    """Say that bits may differ if clients are trained on another kind of CPU than the run's."""
+    others = sorted(set(found) - {str(config.cpu_capability)})
+    if others:
+        screen.warn(
+            f"this run is for CPUs with {config.cpu_capability}, and clients are trained on some with"
+            f" {', '.join(others)}: results may differ in their last bits from those of one kind of CPU;"
+            f" the trainer stays {config.training}"
+        )
