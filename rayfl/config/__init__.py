@@ -1,0 +1,34 @@
+"""The configuration: one typed tree. YAML, dotted overrides and Python keywords in; resolved YAML out."""
+
+from rayfl.config.client import EvaluateConfig, LocalConfig, ParticipationConfig
+from rayfl.config.data import DataConfig, Source
+from rayfl.config.loading import describe_errors, load_config
+from rayfl.config.method import MethodConfig, ModelConfig
+from rayfl.config.partition import ALPHAS, MOST_COPIES, PARTITION_KEYS, PartitionConfig, PartitionKind
+from rayfl.config.placement import OutputConfig, RayConfig, StateConfig, Training
+from rayfl.config.schema import Config
+from rayfl.config.section import MOST, Section
+
+__all__ = [
+    "ALPHAS",
+    "MOST",
+    "MOST_COPIES",
+    "PARTITION_KEYS",
+    "Config",
+    "DataConfig",
+    "EvaluateConfig",
+    "LocalConfig",
+    "MethodConfig",
+    "ModelConfig",
+    "OutputConfig",
+    "ParticipationConfig",
+    "PartitionConfig",
+    "PartitionKind",
+    "RayConfig",
+    "Section",
+    "Source",
+    "StateConfig",
+    "Training",
+    "describe_errors",
+    "load_config",
+]

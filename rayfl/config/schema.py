@@ -1,0 +1,77 @@
+"""The whole config: one typed tree of sections. What a method's own options mean stands with the method."""
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from rayfl.config.client import EvaluateConfig, LocalConfig, ParticipationConfig
+from rayfl.config.data import DataConfig
+from rayfl.config.method import MethodConfig, ModelConfig
+from rayfl.config.partition import PartitionConfig
+from rayfl.config.placement import OutputConfig, RayConfig, StateConfig, Training
+from rayfl.config.section import MOST, Section, tree_without_secrets
+from rayfl.errors import shown
+from rayfl.input_tree import dump_yaml
+
+
+class Config(Section):
+    """Everything a run depends on."""
+
+    name: str | None = Field(None, description="name of the run's folder; default: source-method-seed and the time")
+    seed: int = Field(0, ge=0, le=2**63 - 1)  # the tables hold it as int64
+    rounds: int = Field(60, ge=1, le=MOST)
+    data: DataConfig = DataConfig()
+    partition: PartitionConfig = Field(default_factory=lambda: PartitionConfig.model_validate({}))
+    model: ModelConfig = ModelConfig()
+    method: MethodConfig = MethodConfig()
+    local: LocalConfig = Field(default_factory=lambda: LocalConfig.model_validate({}))
+    participation: ParticipationConfig = ParticipationConfig()
+    evaluate: EvaluateConfig = EvaluateConfig()
+    ray: RayConfig = RayConfig()
+    state: StateConfig = StateConfig()
+    output: OutputConfig = OutputConfig()
+    federation: Literal["ray", "serial"] = "ray"
+    training: Training = Field(
+        "auto",
+        description="one client after the other, or several at once; auto: by network, batch size, device and CPU",
+    )
+    cpu_capability: str | None = Field(
+        None,
+        max_length=64,
+        description="the CPU instructions that a run began with, such as AVX2; filled in when it starts",
+    )
+
+    @model_validator(mode="after")
+    def _cohort_fits(self) -> "Config":
+        count, clients = self.participation.count, self.partition.clients
+        if count is not None and clients is not None and count > clients:
+            raise ValueError(
+                f"participation.count={count} is more than partition.clients={clients}: nobody takes part twice"
+            )
+        if self.name is not None and not _is_folder_name(self.name):
+            raise ValueError(
+                f"name={shown(self.name)} cannot be a folder: use letters, digits, '-', '_' and '.', at most"
+                f" {_MOST_NAME} characters"
+            )
+        return self
+
+    def cohort_size(self, clients: int) -> int:
+        """How many of `clients` take part in a round: at least one."""
+        if self.participation.count is not None:
+            return min(self.participation.count, clients)
+        return max(1, round((self.participation.fraction or 1.0) * clients))
+
+    def to_tree(self) -> dict[str, Any]:
+        """The resolved config as plain values, as it is saved with the run: URIs without their secrets."""
+        return tree_without_secrets(self.model_dump(mode="json", exclude_none=True))
+
+    def to_yaml(self) -> str:
+        """The resolved config, as it is saved with the run and read back."""
+        return dump_yaml(self.to_tree())
+
+
+_MOST_NAME = 200  # bytes: file systems end at 255, and files beside the folder have longer names
+
+
+def _is_folder_name(name: str) -> bool:
+    return bool(name.strip(". ")) and not set("/\\\0\n") & set(name) and len(name.encode()) <= _MOST_NAME

@@ -1,0 +1,30 @@
+"""What all parts of the config are: strict, immutable, and shown without secrets."""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from rayfl.uris import without_secrets
+
+#: The most of anything that is counted: rounds, clients, samples, ... What fits into memory is checked later.
+MOST = 10**9
+Positive = Annotated[int, Field(ge=1, le=MOST)]
+
+
+class Section(BaseModel):
+    """A node of the tree: no unknown keys, no silent conversions, immutable once read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    def __repr_args__(self) -> Any:
+        """Show a config without the secrets that it holds."""
+        return [(name, tree_without_secrets(value)) for name, value in super().__repr_args__()]
+
+
+def tree_without_secrets(value: Any) -> Any:
+    """Leave the secrets of URIs out of all text in a tree."""
+    if isinstance(value, str):
+        return without_secrets(value)
+    if isinstance(value, dict):
+        return {key: tree_without_secrets(inner) for key, inner in value.items()}
+    return [tree_without_secrets(inner) for inner in value] if isinstance(value, list) else value
