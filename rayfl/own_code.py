@@ -45,7 +45,7 @@ def reason(error: BaseException) -> str:
 
 def search_path(config: Config) -> list[str]:
     """Return where actors are to look for modules: where this process does."""
-    if any(":" in name for name in (config.method.name, config.model.name)):
+    if config.named_code():
         _search_current_folder()
     return list(sys.path)
 

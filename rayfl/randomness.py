@@ -24,6 +24,7 @@ class Purpose(IntEnum):
     BATCHES = 4
     DROPOUT = 5
     CLUSTERING = 6
+    AUGMENTATION = 7
 
 
 def generator(seed: int, purpose: Purpose, *keys: int) -> np.random.Generator:

@@ -233,7 +233,7 @@ def test_fesems_figure_is_not_that_of_the_best_centre_for_everybody(small: Make)
     server.run_round(1)
     record = server.run_round(2)
     fed, stack, sizes = server.fed, server.method.state.centres, server.fed.n_test
-    each = np.stack([fed.evaluate(everyone(centre, 12)).accuracy for centre in stack])  # (K, m)
+    each = np.stack([fed.evaluate(everyone(centre, 12))["accuracy"] for centre in stack])  # (K, m)
     own = each[assigned(server), EVERYONE]
     assert record.summary["accuracy"] == pytest.approx(float((own * sizes).sum() / sizes.sum()))
     assert record.summary["accuracy"] != pytest.approx(float((each @ sizes).max() / sizes.sum()))
@@ -262,7 +262,7 @@ def test_a_rounds_figures_are_not_those_of_the_best_round_so_far(small: Make) ->
     server.method.state.model = -server.method.state.model  # as bad as it gets
     worse = server.run_round(3).summary["accuracy"]
     assert worse < best
-    now = server.fed.evaluate(everyone(server.method.state.model, 12)).accuracy
+    now = server.fed.evaluate(everyone(server.method.state.model, 12))["accuracy"]
     assert worse == pytest.approx(float((now * server.fed.n_test).sum() / server.fed.n_test.sum()))
 
 

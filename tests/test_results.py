@@ -21,7 +21,7 @@ import pytest
 
 from rayfl.config import load_config
 from rayfl.errors import InputError
-from rayfl.results import CLIENTS, CLUSTERS, ROUNDS, TABLES, Run, RunWriter, Storage, TableWriter, load
+from rayfl.results import TABLES, Run, RunWriter, Storage, TableWriter, load
 from rayfl.results.writer import read_table
 
 NUMBERS = pa.schema(
@@ -73,14 +73,16 @@ def parts(folder: Path, table: str) -> list[str]:
 
 def test_the_tables_have_the_columns_of_the_design_in_their_order() -> None:
     rounds = (
-        "run, method, seed, round, accuracy, macro_f1, loss, accuracy_mean, macro_f1_mean, clusters,"
-        " largest_share, ari, nmi, misclustering, clients_trained, bytes_up, bytes_down, seconds_train,"
+        "run, method, seed, round, accuracy, macro_f1, loss, accuracy_mean, macro_f1_mean, accuracy_std,"
+        " accuracy_worst10, clusters, largest_share, ari, nmi, misclustering, clients_trained, bytes_up, bytes_down, seconds_train,"
         " seconds_server, seconds_eval, seconds_total, extras"
     )
-    clients = "run, round, client, cluster, true_cluster, trained, n_train, n_test, accuracy, macro_f1, loss"
-    assert ", ".join(ROUNDS.names) == rounds
-    assert ", ".join(CLIENTS.names) == clients
-    assert ", ".join(CLUSTERS.names) == "run, round, cluster, size, intra, inter, granularity"
+    clients = (
+        "run, method, seed, round, client, cluster, true_cluster, trained, n_train, n_test, accuracy, macro_f1, loss"
+    )
+    assert ", ".join(TABLES["rounds"].names) == rounds
+    assert ", ".join(TABLES["clients"].names) == clients
+    assert ", ".join(TABLES["clusters"].names) == "run, method, seed, round, cluster, size, intra, inter, granularity"
 
 
 def test_types_are_fixed_even_where_all_is_null(tmp_path: Path) -> None:
@@ -532,7 +534,7 @@ def test_a_run_that_has_just_begun_is_a_run(tmp_path: Path) -> None:
     run_writer(tmp_path)
     run = load(tmp_path)
     assert run.rounds.empty and run.extras.empty and "0 of 60 rounds" in repr(run)
-    assert list(run.clients.columns) == CLIENTS.names
+    assert list(run.clients.columns) == TABLES["clients"].names
 
 
 def test_a_folder_that_is_no_run_is_told_with_what_is_missing(finished: Path, tmp_path: Path) -> None:

@@ -385,9 +385,9 @@ def test_clients_without_validation_samples_do_not_count(serial_server: Make) ->
     sizes = server.fed.n_validation.copy()
     sizes[2] = 0
     server.fed.n_validation = sizes
-    assert np.isnan(server.fed.evaluate(tested, "validation").accuracy[2])
+    assert np.isnan(server.fed.evaluate(tested, "validation")["accuracy"][2])
     others = np.arange(6) != 2
-    expected = np.average(scores.accuracy[others], weights=sizes[others])
+    expected = np.average(scores["accuracy"][others], weights=sizes[others])
     assert server._validation(tested)["validation_accuracy"] == pytest.approx(expected)
 
 

@@ -9,9 +9,10 @@ from sklearn.metrics import f1_score
 from torch import nn
 
 from rayfl.client.batches import draw_batches
-from rayfl.client.evaluation import macro_f1, score_together
+from rayfl.client.evaluation import score_together
 from rayfl.client.loop import FlatPull, train
 from rayfl.client.passes import CHUNK, plan_groups
+from rayfl.client.task import mean_f1
 from rayfl.config import LocalConfig
 from rayfl.models import FlatModel
 
@@ -123,13 +124,13 @@ def test_an_epoch_sees_every_sample_once() -> None:
 def test_macro_f1_is_that_of_scikit_learn() -> None:
     rng = np.random.default_rng(0)
     true, predicted = rng.integers(0, 7, 60), rng.integers(0, 7, 60)
-    assert macro_f1(true, predicted, 10) == pytest.approx(f1_score(true, predicted, average="macro"))
+    assert mean_f1(true, predicted, 10) == pytest.approx(f1_score(true, predicted, average="macro"))
 
 
 def test_scores_of_clients_tested_together_are_each_their_own() -> None:
     model = FlatModel(network())
     tests = batches(3)
-    together = score_together(model, tests, 3)
+    together = score_together(model, tests)
     for (inputs, labels), (accuracy, _, loss) in zip(tests, together, strict=True):
         logits = model.module(inputs)
         assert accuracy == pytest.approx((logits.argmax(1) == labels).double().mean().item())
@@ -140,7 +141,7 @@ def test_evaluation_does_not_let_batch_norm_learn_from_test_data() -> None:
     """A trap of public code: no eval() at test time."""
     model = FlatModel(nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3)))
     before = model.copy()
-    score_together(model, batches(2), 3)
+    score_together(model, batches(2))
     assert torch.equal(model.vector, before)
 
 
@@ -170,9 +171,9 @@ def test_models_that_answer_together_are_combined_as_by_hand(
     vectors = torch.tensor([[0.9, 0.1], [0.1, 0.9], [0.1, 0.9]]).log()
     model.load(vectors[0])
     tests = [(torch.zeros(2, 1), torch.tensor([0, 0]))]
-    alone = score_together(model, tests, 2)
+    alone = score_together(model, tests)
     assert alone == [(1.0, 1.0, pytest.approx(-np.log(0.9)))]
-    scores = score_together(model, tests, 2, list(vectors[1:]), combine)
+    scores = score_together(model, tests, list(vectors[1:]), combine)
     assert scores == [(0.0, 0.0, pytest.approx(-np.log(probability)))]
     assert torch.equal(model.vector, vectors[0])
 
@@ -183,8 +184,8 @@ def test_a_confident_model_wins_the_sum_of_logits_and_loses_the_soft_vote() -> N
     vectors = torch.tensor([[20.0, 0.0], [-3.0, 0.0], [-3.0, 0.0]])
     model.load(vectors[0])
     tests = [(torch.zeros(1, 1), torch.tensor([0]))]
-    (summed,) = score_together(model, tests, 2, list(vectors[1:]), "logits")
-    (voted,) = score_together(model, tests, 2, list(vectors[1:]), "probabilities")
+    (summed,) = score_together(model, tests, list(vectors[1:]), "logits")
+    (voted,) = score_together(model, tests, list(vectors[1:]), "probabilities")
     assert (summed[0], voted[0]) == (1, 0)
     assert summed[2] == pytest.approx(np.log1p(np.exp(-14.0)), abs=1e-7)
     assert voted[2] == pytest.approx(-np.log((1 + 2 / (1 + np.exp(3))) / 3), rel=1e-5)
@@ -193,7 +194,7 @@ def test_a_confident_model_wins_the_sum_of_logits_and_loses_the_soft_vote() -> N
 def test_an_unknown_way_to_combine_is_refused() -> None:
     model = FlatModel(network())
     with pytest.raises(ValueError, match="votes"):
-        score_together(model, batches(1), 3, [model.copy()], "votes")  # type: ignore[arg-type]
+        score_together(model, batches(1), [model.copy()], "votes")  # type: ignore[arg-type]
 
 
 def test_groups_hold_every_client_once_and_about_a_chunk_of_samples() -> None:

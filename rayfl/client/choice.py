@@ -14,6 +14,7 @@ from torch import nn
 from rayfl.client import loop
 from rayfl.client.batches import batch_sizes, largest_batch
 from rayfl.client.layers import is_plain
+from rayfl.client.task import CLASSIFICATION, Task
 from rayfl.client.terms import ParameterContrast, Partner, RepresentationContrast
 from rayfl.client.trainee import Trainee
 from rayfl.client.vectorised import DENSE, GROUP, Group, train_together
@@ -46,7 +47,9 @@ def faster_together(model: FlatModel, batch_size: int, device: str, capability: 
     return is_plain(model.module) and model.layout.parameters <= 100_000 and capability in ("AVX2", "AVX512")
 
 
-def try_together(model: FlatModel, dataset: Dataset, n_train: np.ndarray, local: LocalConfig) -> str | None:
+def try_together(
+    model: FlatModel, dataset: Dataset, n_train: np.ndarray, local: LocalConfig, task: Task = CLASSIFICATION
+) -> str | None:
     """Say why the clients of a run cannot be trained together on the model's device; None if they can.
 
     Every size of batch that clients with `n_train` samples will see is tried.
@@ -57,12 +60,14 @@ def try_together(model: FlatModel, dataset: Dataset, n_train: np.ndarray, local:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as actors compute
     try:
-        return vectorisable(model, inputs.to(model.vector.device), shorter)
+        return vectorisable(model, inputs.to(model.vector.device), shorter, task)
     finally:
         torch.set_num_threads(threads)
 
 
-def vectorisable(model: FlatModel, inputs: torch.Tensor, shorter: Collection[int] = ()) -> str | None:
+def vectorisable(
+    model: FlatModel, inputs: torch.Tensor, shorter: Collection[int] = (), task: Task = CLASSIFICATION
+) -> str | None:
     """Say why this network cannot be trained together as the loop would train it; None if it can.
 
     A step is tried on the device that `inputs` are on: with them, a full batch, and with the first of them as `shorter`
@@ -76,17 +81,20 @@ def vectorisable(model: FlatModel, inputs: torch.Tensor, shorter: Collection[int
     generator = torch.Generator().manual_seed(0)
     start = _varied(model.vector, generator)
     inputs = _varied(inputs, generator) if inputs.is_floating_point() else inputs
-    labels = torch.zeros(len(inputs), dtype=torch.long, device=inputs.device)
+    kind = torch.long if task.targets == "class" else torch.float32
+    labels = torch.zeros(len(inputs), dtype=kind, device=inputs.device)
     trainee = Trainee(start, [(inputs, labels)], seed=0)
     # A step so long that the weights after it have the gradient's last bits.
     local, lr = LocalConfig(steps=1, batch_size=len(inputs)), 1024.0
     try:
-        group = Group(model, [trainee] * (GROUP - 1), local, lr)
+        group = Group(model, [trainee] * (GROUP - 1), local, lr, task)
         together, *others = group.train()
-        same = _all_equal([together, *others, *train_together(model, [trainee], local, lr)])
+        same = _all_equal([together, *others, *train_together(model, [trainee], local, lr, task)])
         for variant in _variants(model, trainee, generator, shorter):
             try:
-                few, alone = (train_together(model, [variant] * count, local, lr) for count in (GROUP // 2 + 1, 1))
+                few, alone = (
+                    train_together(model, [variant] * count, local, lr, task) for count in (GROUP // 2 + 1, 1)
+                )
             except InputError:
                 continue  # it has no features before its head, as the loop would say too if anyone asked for them
             same = same and _all_equal(few + alone)
@@ -99,7 +107,7 @@ def vectorisable(model: FlatModel, inputs: torch.Tensor, shorter: Collection[int
     if group.drew and inputs.device.type != "cpu":
         return None  # a GPU's dropout draws in one kernel, other numbers than ours
     with global_generators_kept([inputs.device] if inputs.device.type == "cuda" else []):
-        by_the_loop = loop.train_alone(model, trainee, local, lr).clone()
+        by_the_loop = loop.train_alone(model, trainee, local, lr, task).clone()
     model.outside.reset()
     model.load(before)
     for part in (model.layout.part("all"), model.layout.buffers):

@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Sequence
 
 import torch
-from torch.nn.functional import cross_entropy
 
+from rayfl.client.optimisers import State, optimiser_of
+from rayfl.client.task import CLASSIFICATION, Task
 from rayfl.client.terms import Contrast, FlatPull, ParameterContrast, Partner, RepresentationContrast
 from rayfl.client.trainee import Trainee
 from rayfl.config import LocalConfig
@@ -12,7 +13,9 @@ from rayfl.models import FlatModel
 from rayfl.randomness import seed_globals
 
 
-def train_alone(model: FlatModel, trainee: Trainee, local: LocalConfig, lr: float) -> torch.Tensor:
+def train_alone(
+    model: FlatModel, trainee: Trainee, local: LocalConfig, lr: float, task: Task = CLASSIFICATION
+) -> torch.Tensor:
     """Return the trainee's trained vector (size,), the buffers included; it is `model`'s own, until the next call.
 
     Seeds the global generators, so wrap calls in `global_generators_kept`.
@@ -25,7 +28,18 @@ def train_alone(model: FlatModel, trainee: Trainee, local: LocalConfig, lr: floa
         torch.default_generator.manual_seed(trainee.seed)
     if model.vector.device.type == "cuda":
         torch.cuda.manual_seed(trainee.seed)
-    train(model, trainee.batches, local, lr, trainee.pulls, trainee.partner, trainee.contrasts, trainee.velocity)
+    train(
+        model,
+        trainee.batches,
+        local,
+        lr,
+        trainee.pulls,
+        trainee.partner,
+        trainee.contrasts,
+        trainee.velocity,
+        task,
+        trainee.trained,
+    )
     model.outside.gather()
     return model.vector
 
@@ -39,17 +53,20 @@ def train(
     partner: Partner | None = None,
     contrasts: Sequence[Contrast] = (),
     velocity: torch.Tensor | None = None,
+    task: Task = CLASSIFICATION,
+    trained: Sequence[slice] | None = None,
 ) -> None:
-    """Run SGD on `model`, in place: cross-entropy plus the pulls, whose gradients are added in closed form.
+    """Train `model`, in place: the task's loss plus the pulls, whose gradients are added in closed form.
 
     Pulls per step move the model themselves, after the gradient is known and before the step is taken. With a partner,
-    the cross-entropy is that of both models' added logits; the contrasts are further terms. Momentum goes on from
-    `velocity`, in place, or else from rest.
+    the loss is that of both models' added outputs; the contrasts are further terms. Momentum goes on from `velocity`,
+    in place, or else from rest. Of the parameters, only the slices `trained` change, by default all.
     """
     parameters = model.vector[: model.layout.parameters]
     gradient = model.gradient
-    if velocity is None and local.momentum:
-        velocity = torch.zeros_like(gradient)
+    optimiser = optimiser_of(local)
+    state: State = optimiser.init(gradient) if velocity is None else {"velocity": velocity}
+    trained = trained or (slice(0, len(parameters)),)
     of_samples = [c for c in contrasts if isinstance(c, RepresentationContrast)]
     of_parameters: list[FlatPull | ParameterContrast] = [p for p in pulls if not p.per_step]
     moves = [p for p in pulls if p.per_step]
@@ -57,16 +74,25 @@ def train(
     model.module.train()
     for inputs, labels in batches:
         gradient.zero_()
-        _loss(model, inputs, labels, partner, of_samples).backward()
+        _loss(model, inputs, labels, partner, of_samples, task).backward()
         with torch.no_grad():
-            if local.weight_decay:
-                gradient.add_(parameters, alpha=local.weight_decay)
             for term in of_parameters:
                 term.add_gradient(parameters, gradient)
-            step = gradient if velocity is None else velocity.mul_(local.momentum).add_(gradient)
+            if local.clip_norm is not None:
+                clip([gradient[where] for where in trained], local.clip_norm)
+            step = optimiser.step(parameters, gradient, state)
             for pull in moves:
                 pull.move(parameters)
-            parameters.sub_(step, alpha=lr)
+            for where in trained:
+                parameters[where].sub_(step[where], alpha=lr)
+
+
+def clip(pieces: Sequence[torch.Tensor], length: float) -> None:
+    """Scale one client's gradient, given in pieces, down in place to at most this length."""
+    norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(piece) for piece in pieces]))
+    factor = (length / norm).clamp(max=1.0)  # of a gradient of zeros: infinity, clamped
+    for piece in pieces:
+        piece.mul_(factor)
 
 
 def _loss(
@@ -75,6 +101,7 @@ def _loss(
     labels: torch.Tensor,
     partner: Partner | None,
     contrasts: Sequence[RepresentationContrast],
+    task: Task,
 ) -> torch.Tensor:
     """Return what goes through autograd."""
     features = None
@@ -84,7 +111,7 @@ def _loss(
         logits = model.module(inputs)
     if partner is not None:
         logits = logits + partner.logits(model, inputs)
-    loss = cross_entropy(logits, labels)
+    loss = task.loss(logits, labels).mean()
     if features is not None:
         for contrast in contrasts:
             loss = loss + contrast.loss(model, inputs, features)

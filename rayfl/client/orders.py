@@ -27,6 +27,7 @@ class TrainOrder:
     slot: str = "model"
     stream: int = 0
     keep: bool = False
+    part: Part = "all"  # what of the network is trained
     momentum: str | None = None  # the slot of the momentum that clients keep; None: they begin from rest
     start: Given | None = None
     pulls: list[tuple[Given, float, bool]] = field(default_factory=list)  # strength, and whether it is per step

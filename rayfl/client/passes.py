@@ -1,6 +1,5 @@
-"""How testing is cut into forward passes, and what it gives. Plain arrays: the server plans with it, without torch."""
+"""How testing is cut into forward passes. Plain arrays: the server plans with it, without torch."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -12,15 +11,6 @@ Combine = Literal["logits", "probabilities"]
 
 #: Which of a client's samples are tested on.
 Split = Literal["test", "validation"]
-
-
-@dataclass(frozen=True)
-class Scores:
-    """One number per client each, in the order in which the clients were given."""
-
-    accuracy: np.ndarray
-    macro_f1: np.ndarray
-    loss: np.ndarray
 
 
 def plan_groups(choice: np.ndarray, sizes: np.ndarray) -> list[tuple[int, np.ndarray]]:

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 from torch.func import functional_call, vmap
-from torch.nn.functional import cross_entropy
 
 from rayfl.client.layers import PlainLayers, is_plain
 from rayfl.client.passes import CHUNK
+from rayfl.client.task import CLASSIFICATION, Task
 from rayfl.models import FlatModel
 from rayfl.models.flat import by_name
 
@@ -63,8 +63,9 @@ def sample_losses(
     inputs: torch.Tensor,
     labels: torch.Tensor,
     partner_logits: torch.Tensor | None = None,
+    task: Task = CLASSIFICATION,
 ) -> torch.Tensor:
-    """Return the cross-entropy of K models on each of n samples, (K, n) in float64.
+    """Return the loss of K models on each of n samples, (K, n) in float64.
 
     `partner_logits` (n, classes) are added to the logits of every model (CAM, Eq. 2). For the same numbers wherever a
     client is placed, pass one client's whole data set and the whole stack.
@@ -74,7 +75,7 @@ def sample_losses(
         logits = stacked_logits(model, models, inputs)
         if partner_logits is not None:
             logits = logits + partner_logits
-        each = cross_entropy(logits.flatten(0, 1), labels.repeat(len(models)), reduction="none")
+        each = task.loss(logits.flatten(0, 1), labels.repeat(len(models)))
         losses.append(each.view(len(models), -1).double())
     return torch.cat(losses)
 

@@ -23,5 +23,7 @@ class Trainee:
     pulls: Sequence[FlatPull] = ()
     partner: Partner | None = None
     contrasts: Sequence[Contrast] = ()
+    trained: tuple[slice, ...] | None = None
+    """Which of the parameters change; None: all."""
     velocity: torch.Tensor | None = None
     """(parameters,): the momentum that the training begins with and, in place, leaves; None: it begins from rest."""

@@ -17,6 +17,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
 from rayfl.client.layers import ALIGNED, PlainLayers, aligned, block_size, is_plain
+from rayfl.client.loop import clip
+from rayfl.client.optimisers import State, optimiser_of
+from rayfl.client.task import CLASSIFICATION, Task
 from rayfl.client.terms import Contrast, FlatPull, ParameterContrast, RepresentationContrast, _inverse_norm
 from rayfl.client.trainee import Batch, Trainee
 from rayfl.config import LocalConfig
@@ -37,7 +40,9 @@ DENSE_GROUP = 32
 DENSE = {nn.Sequential, nn.Flatten, nn.Linear, nn.Dropout, nn.Identity, nn.ReLU, nn.LeakyReLU}
 
 
-def train_together(model: FlatModel, trainees: Sequence[Trainee], local: LocalConfig, lr: float) -> list[torch.Tensor]:
+def train_together(
+    model: FlatModel, trainees: Sequence[Trainee], local: LocalConfig, lr: float, task: Task = CLASSIFICATION
+) -> list[torch.Tensor]:
     """Return each trainee's trained vector (size,), the buffers included.
 
     `model` lends its architecture, its own vector stays as it is. The trainees may differ in everything; those whose
@@ -48,14 +53,15 @@ def train_together(model: FlatModel, trainees: Sequence[Trainee], local: LocalCo
         kinds.setdefault(_kind(trainee), []).append(at)
     trained: dict[int, torch.Tensor] = {}
     for members in kinds.values():
-        group = Group(model, [trainees[at] for at in members], local, lr)
+        group = Group(model, [trainees[at] for at in members], local, lr, task)
         trained.update(zip(members, group.train(), strict=True))
     return [trained[at] for at in range(len(trainees))]
 
 
 def _kind(trainee: Trainee) -> tuple:
     """Return what two trainees must have in common to share the arithmetic of a step."""
-    kinds: list[tuple] = [(trainee.partner is None,)]
+    trained = trainee.trained
+    kinds: list[tuple] = [(trainee.partner is None, trained and tuple((w.start, w.stop) for w in trained))]
     for term in _terms(trainee):
         numbers = (
             (term.strength, term.per_step) if isinstance(term, FlatPull) else (len(term.models), term.tau, term.weight)
@@ -75,13 +81,22 @@ class Group:
     Rows that nobody needs compute along, unobserved, where the number of rows must not change.
     """
 
-    def __init__(self, model: FlatModel, trainees: Sequence[Trainee], local: LocalConfig, lr: float) -> None:
-        self.model, self.trainees, self.local, self.lr = model, trainees, local, lr
+    def __init__(
+        self,
+        model: FlatModel,
+        trainees: Sequence[Trainee],
+        local: LocalConfig,
+        lr: float,
+        task: Task = CLASSIFICATION,
+    ) -> None:
+        self.model, self.trainees, self.local, self.lr, self.task = model, trainees, local, lr, task
         self.size = size = most_rows(model.module)
         layout, like = model.layout, model.vector
         self.parameters = _rows(like, size, layout.parameters)
         self.gradient = _rows(like, size, layout.parameters)
-        self.velocity = _rows(like, size, layout.parameters) if local.momentum else None
+        self.optimiser = optimiser_of(local)
+        self.state = {name: _like_rows(vector) for name, vector in self.optimiser.init(self.parameters).items()}
+        self.trained = trainees[0].trained or (slice(0, layout.parameters),)
         # vmap's batch norm writes to its statistics through a view, for which they must be contiguous.
         self.buffers = {
             name: like.new_zeros(size, *shape)
@@ -135,8 +150,8 @@ class Group:
                 else:
                     yield batch
             trained[at] = torch.cat([self.parameters[row], *(b[row].flatten() for b in self.buffers.values())])
-            if self.velocity is not None and trainee.velocity is not None:
-                trainee.velocity.copy_(self.velocity[row])
+            if trainee.velocity is not None:
+                trainee.velocity.copy_(self.state["velocity"][row])
         self.generators[row] = None
 
     def _enter(self, row: int, trainee: Trainee) -> None:
@@ -144,8 +159,10 @@ class Group:
         for name, where, shape in _tensors(self.model):
             if name in self.buffers:
                 self.buffers[name][row] = trainee.start[where].view(shape)
-        if self.velocity is not None:
-            self.velocity[row] = 0 if trainee.velocity is None else trainee.velocity
+        for vectors in self.state.values():
+            vectors[row] = 0
+        if trainee.velocity is not None:
+            self.state["velocity"][row] = trainee.velocity
         self.generators[row] = _generator(self.parameters.device, trainee.seed)
         if self.partners is not None and trainee.partner is not None:
             self.partners[row] = trainee.partner.vector
@@ -153,7 +170,7 @@ class Group:
             stacked.enter(row, term)
 
     def _step(self, rows: slice, batches: Sequence[Batch], size: int) -> None:
-        """Do one step of SGD on some rows, as `loop.train` does it on one."""
+        """Do one step on some rows, as `loop.train` does it on one."""
         inputs = torch.stack([_filled(x, size) for x, _ in batches])
         labels = torch.stack([_filled(y, size) for _, y in batches])
         counts = [len(y) for _, y in batches]
@@ -173,21 +190,24 @@ class Group:
             for name, place in self._views(gradient).items():
                 own = found.get(name)
                 place.zero_() if own is None else place.copy_(own)
-            if self.local.weight_decay:
-                gradient.add_(parameters, alpha=self.local.weight_decay)
             for term in self.of_parameters:
                 term.add_gradient(rows, parameters, gradient)
-            step = gradient if self.velocity is None else self.velocity[rows].mul_(self.local.momentum).add_(gradient)
+            if self.local.clip_norm is not None:
+                for row in gradient:
+                    clip([row[where] for where in self.trained], self.local.clip_norm)
+            state: State = {name: vectors[rows] for name, vectors in self.state.items()}
+            step = self.optimiser.step(parameters, gradient, state)
             for pull in self.moves:
                 pull.move(rows, parameters)
-            parameters.sub_(step, alpha=self.lr)
+            for where in self.trained:
+                parameters[:, where].sub_(step[:, where], alpha=self.lr)
 
     def _losses(self, rows: slice, views: Tensors, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return what goes through autograd, (rows, samples)."""
         *features, logits = self.forward(views, inputs)
         if self.partners is not None:
             logits = logits + self._fixed(self.partners[rows], inputs)[-1]
-        losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view(labels.shape)
+        losses = self.task.loss(logits.flatten(0, 1), labels.flatten()).view(labels.shape)
         for contrast in self.of_samples:
             fixed = [self._fixed(models[rows], inputs)[0] for models in contrast.models]
             losses = losses + contrast.losses(rows, features[0], fixed)
@@ -407,6 +427,11 @@ def _rows(like: torch.Tensor, count: int, size: int) -> torch.Tensor:
     by one, the same numbers of each in vector registers and the rest at the end, and not all rows as one.
     """
     return like.new_zeros(count, (size // ALIGNED + 1) * ALIGNED)[:, :size]
+
+
+def _like_rows(matrix: torch.Tensor) -> torch.Tensor:
+    """Return zeros of this shape that lie in memory like the parameters, where they are as many."""
+    return _rows(matrix, *matrix.shape)
 
 
 def _lstm(

@@ -10,13 +10,16 @@ import numpy as np
 import torch
 
 from rayfl.aggregation import ExactSum
+from rayfl.client.augmentation import Augmentation
 from rayfl.client.batches import draw_batches, largest_batch
 from rayfl.client.choice import try_together
 from rayfl.client.evaluation import score_together
 from rayfl.client.loop import train_alone
 from rayfl.client.orders import EvaluateOrder, Given, Source, TrainOrder
+from rayfl.client.schedules import learning_rate
 from rayfl.client.stacked import predictions, sample_losses, stacked_logits
 from rayfl.client.store import ClientState, ClientStates
+from rayfl.client.task import find_task
 from rayfl.client.terms import FlatPull, ParameterContrast, Partner, RepresentationContrast
 from rayfl.client.trainee import Trainee
 from rayfl.client.vectorised import train_together
@@ -42,6 +45,7 @@ class Worker:
 
     def __init__(self, config: Config, dataset: Dataset, partition: Partition, device: str = "cpu") -> None:
         self.config, self.dataset, self.partition = config, dataset, partition
+        self.task = find_task(config.task)
         self.device = torch.device(device)
         module = build_model(config.model, dataset.input_shape, dataset.classes, dataset.vocabulary, config.seed)
         last = wants_channels_last(config.model, config.training)
@@ -57,7 +61,7 @@ class Worker:
 
     def try_together(self, _: Any) -> str | None:
         """Say why the vectorised trainer does not work on this worker's device; None if it does."""
-        return try_together(self.model, self.dataset, self.partition.n_train, self.config.local)
+        return try_together(self.model, self.dataset, self.partition.n_train, self.config.local, self.task)
 
     def forget(self, _: Any) -> None:
         """Let go of every client's models, as at the start."""
@@ -93,15 +97,15 @@ class Worker:
     def _train(self, stacks: list[np.ndarray], order: TrainOrder, places: range) -> None:
         """Train the clients in these places of an order, one or several at once."""
         local = self._local
-        lr = local.lr * local.lr_decay ** (order.round - 1)
+        lr = learning_rate(local, order.round)
         clients = [int(order.clients[at]) for at in places]
         names = f"client {clients[0]}" if len(clients) == 1 else f"one of the clients {clients}"
         with told_as(ClientError, f"{names} failed in round {order.round}"):
             trainees = [self._trainee(stacks, order, at, client) for at, client in zip(places, clients, strict=True)]
             if self.config.training == "vectorised":
-                vectors = train_together(self.model, trainees, local, lr)
+                vectors = train_together(self.model, trainees, local, lr, self.task)
             else:
-                vectors = [train_alone(self.model, trainee, local, lr) for trainee in trainees]
+                vectors = [train_alone(self.model, trainee, local, lr, self.task) for trainee in trainees]
         for client, vector, trainee in zip(clients, vectors, trainees, strict=True):
             self._store(order.slot, client, vector.cpu().numpy(), order.keep)
             if order.momentum is not None and trainee.velocity is not None:
@@ -166,7 +170,7 @@ class Worker:
             if partner is not None and partner[at] >= 0:
                 fixed = torch.tensor(stacks[1][partner[at]], device=self.device)
                 beside = stacked_logits(self.model, fixed[None], inputs)[0]
-            losses = sample_losses(self.model, stack, inputs, labels, beside).cpu().numpy()
+            losses = sample_losses(self.model, stack, inputs, labels, beside, self.task).cpu().numpy()
             found[0].append(losses.mean(axis=1))
             found[1].append(np.bincount(losses.argmin(axis=0), minlength=len(stack)) / len(labels))
         return np.array(found)
@@ -182,10 +186,10 @@ class Worker:
         return np.stack(outputs)
 
     def evaluate(self, stacks: list[np.ndarray | None], order: EvaluateOrder) -> tuple[np.ndarray, np.ndarray]:
-        """Test clients, those of a task together."""
+        """Test clients, those of a task together; return them, and a row of numbers for each metric and the loss."""
         samples_of = self.partition.test_of if order.split == "test" else self.partition.validation_of
         clients: list[int] = []
-        scores: list[tuple[float, float, float]] = []
+        scores: list[tuple[float, ...]] = []
         for sources, members in order.tasks:
             models = [self._found(stack, s, int(members[0])) for stack, s in zip(stacks, sources, strict=True)]
             below, given = models[0]
@@ -195,7 +199,7 @@ class Worker:
             others = [self._overlaid(*model, part) for model, part in zip(models[1:], order.laid[1:], strict=True)]
             tests = [self._samples(c, samples_of(c)) for c in members.tolist()]
             clients += members.tolist()
-            scores += score_together(self.model, tests, self.dataset.classes, others, order.combine)
+            scores += score_together(self.model, tests, others, order.combine, self.task)
         return np.array(clients), np.array(scores).T
 
     # -- inside -----------------------------------------------------------------------------------------------
@@ -237,6 +241,7 @@ class Worker:
             partner=self._partner(stacks, order, at, client),
             contrasts=self._contrasts(stacks, order, at),
             velocity=self._velocity(order, client),
+            trained=None if order.part == "all" else self.layout.trainable(order.part),
         )
 
     def _velocity(self, order: TrainOrder, client: int) -> torch.Tensor | None:
@@ -296,11 +301,24 @@ class Worker:
         drawn = draw_batches(generator(self.config.seed, Purpose.BATCHES, *keys), len(indices), self.config.local)
         sample_bytes = 4 * int(np.prod(self.dataset.input_shape))
         steps = max(1, BLOCK_BYTES // (sample_bytes * self._local.batch_size))
+        augmentation = self._augmentation(keys, sum(len(batch) for batch in drawn))
+        done = 0
         for begin in range(0, len(drawn), steps):
             block = drawn[begin : begin + steps]
             inputs, labels = self._samples(client, indices[np.concatenate(block)])
+            if augmentation is not None:
+                inputs = augmentation.apply(inputs, done)
+            done += len(labels)
             sizes = [len(batch) for batch in block]
             yield from zip(inputs.split(sizes), labels.split(sizes), strict=True)
+
+    def _augmentation(self, keys: tuple[int, ...], samples: int) -> Augmentation | None:
+        """Return what is done to the images of a client's round, if anything."""
+        local = self._local
+        if not local.augment:
+            return None
+        rng = generator(self.config.seed, Purpose.AUGMENTATION, *keys)
+        return Augmentation(local.augment, local.crop_padding, rng, samples, self.dataset.shift)
 
     def _samples(self, client: int, indices: np.ndarray) -> Batch:
         inputs, labels = self.dataset.batch(indices, self.partition.transform_for(client))

@@ -1,7 +1,7 @@
 """Config keys `local.*`, `participation.*` and `evaluate.*`: what clients do in a round."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -14,16 +14,39 @@ class LocalConfig(Section):
 
     steps: int | None = Field(None, ge=1, le=MOST, description="optimiser steps per round (10)")
     epochs: int | None = Field(None, ge=1, le=MOST, description="passes over the client's data, instead of steps")
-    batch_size: int = Field(32, ge=1, le=MOST)
-    lr: float = Field(0.05, gt=0)
-    momentum: float = Field(0.0, ge=0, lt=1)
+    batch_size: int = Field(32, ge=1, le=MOST, description="samples per step")
+    lr: float = Field(0.05, gt=0, description="learning rate")
+    optimizer: str = Field("sgd", description="sgd, adam, adamw, or package.module:Class")
+    optimizer_options: dict[str, Any] = Field(
+        default_factory=dict, description="the optimiser's own options: adam and adamw have beta1, beta2 and epsilon"
+    )
+    momentum: float = Field(0.0, ge=0, lt=1, description="of sgd")
     keep_momentum: bool = Field(
         False,
         description="keep each client's momentum from round to round, as the code of CAM's author does; the papers do"
         " not say, so by default it starts from rest",
     )
-    weight_decay: float = Field(0.0, ge=0)
-    lr_decay: float = Field(1.0, gt=0, le=1, description="the learning rate is multiplied by this every round")
+    weight_decay: float = Field(
+        0.0, ge=0, description="adds this times the weights to the gradient; adamw: to the step"
+    )
+    clip_norm: float | None = Field(None, gt=0, description="scale gradients down to at most this length; default: no")
+    schedule: str = Field(
+        "exponential",
+        description="how the learning rate goes from round to round: constant, exponential (by lr_decay), cosine, step,"
+        " or package.module:function",
+    )
+    schedule_options: dict[str, Any] = Field(
+        default_factory=dict, description="the schedule's own options: cosine has over and least, step every and factor"
+    )
+    lr_decay: float = Field(
+        1.0, gt=0, le=1, description="exponential: the learning rate is multiplied by this every round"
+    )
+    augment: list[Literal["crop", "flip"]] = Field(
+        default_factory=list,
+        description="change the images of each batch at random: crop moves them by up to local.crop_padding pixels,"
+        " black beyond the edge; flip mirrors every second one, left to right",
+    )
+    crop_padding: int = Field(4, ge=1, le=1000, description="the most pixels that crop moves an image by")
 
     @model_validator(mode="before")
     @classmethod
@@ -39,11 +62,20 @@ class LocalConfig(Section):
         return given
 
     @model_validator(mode="after")
-    def _momentum_to_keep(self) -> "LocalConfig":
+    def _go_together(self) -> "LocalConfig":
         if self.keep_momentum and not self.momentum:
             raise ValueError(
                 "local.keep_momentum=True: local.momentum=0.0 leaves nothing to keep; set local.momentum, or leave"
                 " local.keep_momentum out"
+            )
+        if self.keep_momentum and self.optimizer != "sgd":
+            raise ValueError(
+                f"local.keep_momentum=True goes with local.optimizer=sgd, not with {shown(self.optimizer)}: remove one"
+            )
+        if self.lr_decay != 1 and self.schedule != "exponential":
+            raise ValueError(
+                f"local.lr_decay={self.lr_decay} is not used by local.schedule={shown(self.schedule)}: remove it,"
+                " or use local.schedule=exponential"
             )
         return self
 

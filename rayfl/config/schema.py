@@ -18,8 +18,11 @@ class Config(Section):
     """Everything a run depends on."""
 
     name: str | None = Field(None, description="name of the run's folder; default: source-method-seed and the time")
-    seed: int = Field(0, ge=0, le=2**63 - 1)  # the tables hold it as int64
-    rounds: int = Field(60, ge=1, le=MOST)
+    seed: int = Field(0, ge=0, le=2**63 - 1, description="of all random numbers")  # the tables hold it as int64
+    rounds: int = Field(60, ge=1, le=MOST, description="how often clients train and the server aggregates")
+    task: str = Field(
+        "classification", description="what clients learn: classification, regression, or package.module:Class"
+    )
     data: DataConfig = DataConfig()
     partition: PartitionConfig = Field(default_factory=lambda: PartitionConfig.model_validate({}))
     model: ModelConfig = ModelConfig()
@@ -60,6 +63,17 @@ class Config(Section):
         if self.participation.count is not None:
             return min(self.participation.count, clients)
         return max(1, round((self.participation.fraction or 1.0) * clients))
+
+    def named_code(self) -> dict[str, str]:
+        """The import paths that stand in the config, by their keys."""
+        named = {
+            "task": self.task,
+            "model.name": self.model.name,
+            "method.name": self.method.name,
+            "local.optimizer": self.local.optimizer,
+            "local.schedule": self.local.schedule,
+        }
+        return {key: value for key, value in named.items() if ":" in value}
 
     def to_tree(self) -> dict[str, Any]:
         """The resolved config as plain values, as it is saved with the run: URIs without their secrets."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from rayfl.aggregation import fraction_bits, mean_of
 from rayfl.client.orders import EvaluateOrder, Given, Source, Task, TrainOrder
-from rayfl.client.passes import Combine, Scores, Split, plan_groups
+from rayfl.client.passes import Combine, Split, plan_groups
 from rayfl.client.store import ClientState
 from rayfl.clustering.similarity import LowRankMap
 from rayfl.config import ModelConfig
@@ -151,6 +151,7 @@ class Facts:
     recipe: Recipe
     n_validation: np.ndarray
     keep_momentum: bool = False  # clients keep their momentum from round to round
+    metrics: tuple[str, ...] = ("accuracy", "macro_f1")  # of the task, in the order in which workers report them
 
 
 @dataclass
@@ -177,7 +178,7 @@ class Federation(ABC):
 
     def __init__(self, facts: Facts, workers: int) -> None:
         self.n_train, self.n_test, self.public = facts.n_train, facts.n_test, facts.public
-        self.n_validation = facts.n_validation
+        self.n_validation, self.metrics = facts.n_validation, facts.metrics
         self._train_cost = facts.train_cost
         self.layout, self.initial = facts.layout, facts.initial
         self.clients = len(facts.n_train)
@@ -244,12 +245,14 @@ class Federation(ABC):
         slot: str = MODEL,
         stream: int = 0,
         from_rest: bool = False,
+        part: Part = "all",
     ) -> None:
         """Train the cohort's clients on their own data; the trained models stay where they were trained.
 
         A client begins from the model it kept in this slot (the initial one, if none), with `start` laid over it.
         With `keep` it holds on to the result between rounds. `partner` is a fixed model whose logits are added to
-        the trained one's. `stream` gives other batches than those of the round's other trainings.
+        the trained one's. `stream` gives other batches than those of the round's other trainings. Only the parameters
+        of `part` are trained; statistics of normalisation layers follow the batches everywhere.
 
         With local.keep_momentum, a client goes on with the momentum of its last training of this slot and stream, and
         keeps it, whether or not it keeps the model; `from_rest` does neither. It stays with the client: no traffic.
@@ -279,6 +282,7 @@ class Federation(ABC):
                     slot=slot,
                     stream=stream,
                     keep=keep,
+                    part=part,
                     momentum=momentum,
                     start=None if start is None else given(start, clients),
                     pulls=[(given(p.models, clients), p.strength, p.per_step) for p in pulls],
@@ -457,10 +461,11 @@ class Federation(ABC):
             outputs[at] = answers[worker]
         return outputs
 
-    def evaluate(self, tested: Tested, split: Split = "test") -> Scores:
-        """Test every client on its own test set, or on its validation set; who has no samples there gets NaN.
+    def evaluate(self, tested: Tested, split: Split = "test") -> dict[str, np.ndarray]:
+        """Return the task's metrics and the loss, by name, of every client on its own test or validation set.
 
-        A client that is handed none (-1), or has none of its own, is tested with the initial model; see also Overlay.
+        Who has no samples there gets NaN. A client that is handed none (-1), or has none of its own, is tested with
+        the initial model; see also Overlay.
         This is the simulation looking on, so it is not counted as traffic.
         """
         sizes = self.n_test if split == "test" else self.n_validation
@@ -483,10 +488,11 @@ class Federation(ABC):
             laid = tuple(p.models.part if isinstance(p, Overlay) else "all" for p in parts)
             calls = {w: (EvaluateOrder(tasks, combine, laid, split),) for w, tasks in orders.items() if tasks}
             answers = self._ask("evaluate", calls, shared)
-            scores = np.full((3, self.clients), np.nan)
+            names = (*self.metrics, "loss")
+            scores = np.full((len(names), self.clients), np.nan)
             for clients, values in answers.values():
                 scores[:, clients] = values
-            return Scores(*scores)
+            return dict(zip(names, scores, strict=True))
 
     # -- checkpoints ------------------------------------------------------------------------------------------
 

@@ -9,10 +9,15 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
 
 from rayfl.errors import InputError, closest
 from rayfl.models.layout import Layout
 from rayfl.models.outside import Outside
+
+#: Layers that bring numbers to a common scale, with parameters and statistics of their own.
+NORMALISING = (_BatchNorm, _InstanceNorm, nn.LayerNorm, nn.GroupNorm, nn.LocalResponseNorm)
 
 
 class FlatModel:
@@ -226,6 +231,7 @@ def _lay_out(module: nn.Module, head: str, channels_last: bool) -> tuple[Layout,
     slices = tuple(slice(end - t.numel(), end) for end, (_, t) in zip(ends, tensors, strict=True))
     parameters = sum(p.numel() for _, p in (*backbone, *top))
     split = sum(p.numel() for _, p in backbone)
+    normalising = {name for name, m in module.named_modules() if isinstance(m, NORMALISING)}
     convolved = {m.weight for m in module.modules() if isinstance(m, nn.Conv2d)}
     layers: list[tuple[str, slice]] = []
     layer_of: list[int] = []
@@ -251,5 +257,6 @@ def _lay_out(module: nn.Module, head: str, channels_last: bool) -> tuple[Layout,
         buffers=slice(parameters, ends[-1]),
         dense=slice(_dense_start(module, layers, parameters), parameters),
         layers=tuple(layers),
+        norm=tuple(n.rpartition(".")[0] in normalising for n, _ in tensors),
     )
     return layout, [t for _, t in tensors]

@@ -5,7 +5,8 @@ from typing import Literal
 
 #: A part of a network: everything, what comes before the head, the head, the fully connected layers at the end, or the
 #: first so many layers, in halves: 3.5 is the first three and of the fourth the first half of its tensors, its weight.
-Part = Literal["all", "backbone", "head", "dense"] | float
+#: without_norm is everything but the normalisation layers and their statistics, as FedBN shares it.
+Part = Literal["all", "backbone", "head", "dense", "without_norm"] | float
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class Layout:
     head: slice
     buffers: slice
     dense: slice
+    norm: tuple[bool, ...]
+    """Which tensors belong to a normalisation layer."""
     layers: tuple[tuple[str, slice], ...]
     """The modules that own parameters, as they follow each other in the vector: "the first L layers" is one
     slice from 0 to the end of layers[L - 1]."""
@@ -49,6 +52,10 @@ class Layout:
             return self.head
         if name == "dense":
             return self.dense
+        if name == "without_norm":
+            if any(self.norm):
+                raise ValueError("part 'without_norm' is not one piece of this network: use its ranges")
+            return slice(0, self.parameters)
         if not isinstance(name, str) and 0 <= name <= len(self.layers) and 2 * name == int(2 * name):
             whole = int(name)
             stop = self.layers[whole - 1][1].stop if whole else 0
@@ -57,14 +64,16 @@ class Layout:
                 stop = tensors[(len(tensors) - 1) // 2].stop
             return slice(0, stop)
         raise ValueError(
-            f"part {name!r} is not one of all, backbone, head, dense, or a number of the {len(self.layers)} layers,"
-            " whole or a half"
+            f"part {name!r} is not one of all, backbone, head, dense, without_norm, or a number of the"
+            f" {len(self.layers)} layers, whole or a half"
         )
 
     def tensors_in(self, part: Part) -> tuple[bool, ...]:
         """Return which tensors travel when a part is sent: its parameters, and the buffers of its whole layers."""
         if part == "all":
             return (True,) * len(self.names)
+        if part == "without_norm":
+            return tuple(not norm for norm in self.norm)
         where = self.part(part)
         whole = [_inside(layer, where) for _, layer in self.layers]
         count = len(self._parameters())
@@ -83,6 +92,16 @@ class Layout:
                 tensor = slice(pieces.pop().start, tensor.stop)
             pieces.append(tensor)
         return tuple(pieces)
+
+    def trainable(self, part: Part) -> tuple[slice, ...]:
+        """Return where the parameters of a part lie, without buffers, in as few pieces as can be."""
+        if part != "without_norm":
+            return (self.part(part),)
+        return tuple(
+            slice(where.start, min(where.stop, self.parameters))
+            for where in self.ranges(part)
+            if where.start < self.parameters
+        )
 
     def covers(self, part: Part) -> bool:
         """Return whether a part is the whole model, buffers and all."""

@@ -5,14 +5,11 @@ through `Storage` too, but what is in them is the engine's business.
 """
 
 from rayfl.results.reader import Run, load, load_begun
-from rayfl.results.schema import CLIENTS, CLUSTERS, ROUNDS, TABLES
+from rayfl.results.schema import TABLES
 from rayfl.results.storage import Storage
 from rayfl.results.writer import RunWriter, TableWriter, check_tables, run_name, written_config
 
 __all__ = [
-    "CLIENTS",
-    "CLUSTERS",
-    "ROUNDS",
     "TABLES",
     "Run",
     "RunWriter",

@@ -72,8 +72,11 @@ class Run:
     def _table(self, name: str, order: list[str]) -> "pd.DataFrame":
         files = [f for f in self._storage.list(name) if f.endswith(".parquet")]
         parts = [read_table(self._storage.read(f"{name}/{f}")) for f in files]
-        table = pa.concat_tables([TABLES[name].empty_table(), *parts])
-        frame = table.to_pandas()
+        # A run of version 0.1 has fewer columns, one with metrics of its own more.
+        every = pa.schema([field.with_nullable(True) for field in TABLES[name]])
+        frame = pa.concat_tables([every.empty_table(), *parts], promote_options="default").to_pandas()
+        if frame["method"].isna().any():
+            frame = frame.assign(method=self.config.method.name, seed=self.config.seed)
         if name == "clients":
             # Plain pandas makes whole numbers with nulls among them floats: cluster 3.0.
             frame = frame.astype({"cluster": "Int32", "true_cluster": "Int32"})

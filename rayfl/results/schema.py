@@ -4,6 +4,8 @@ A column keeps its type when a file holds only nulls in it. Keys are never null;
 since not every round is evaluated and not every data set has true clusters.
 """
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 
 
@@ -11,64 +13,53 @@ def _key(name: str, kind: pa.DataType) -> pa.Field:
     return pa.field(name, kind, nullable=False)
 
 
-#: One row per round.
-ROUNDS = pa.schema(
-    [
-        _key("run", pa.string()),
-        _key("method", pa.string()),
-        _key("seed", pa.int64()),
-        _key("round", pa.int64()),
-        pa.field("accuracy", pa.float64()),
-        pa.field("macro_f1", pa.float64()),
-        pa.field("loss", pa.float64()),
-        pa.field("accuracy_mean", pa.float64()),
-        pa.field("macro_f1_mean", pa.float64()),
+#: The metrics that have columns in every run; a task may have others, and need not have these.
+ALWAYS = ("accuracy", "macro_f1")
+
+
+def tables(metrics: Sequence[str] = ALWAYS) -> dict[str, pa.Schema]:
+    """Return the tables of a run whose task has these metrics, by name, which is also their folder's.
+
+    They are written in this order, so that a round shown by `rounds` has its details already there.
+    """
+    more = [metric for metric in metrics if metric not in ALWAYS]
+    keys = [_key("run", pa.string()), _key("method", pa.string()), _key("seed", pa.int64()), _key("round", pa.int64())]
+    #: One row per round.
+    rounds = [
+        *keys,
+        *_numbers("accuracy", "macro_f1", "loss", "accuracy_mean", "macro_f1_mean", "accuracy_std", "accuracy_worst10"),
+        *_numbers(*[name for metric in more for name in (metric, f"{metric}_mean")]),
         pa.field("clusters", pa.int32()),
-        pa.field("largest_share", pa.float64()),
-        pa.field("ari", pa.float64()),
-        pa.field("nmi", pa.float64()),
-        pa.field("misclustering", pa.float64()),
+        *_numbers("largest_share", "ari", "nmi", "misclustering"),
         pa.field("clients_trained", pa.int64()),
         pa.field("bytes_up", pa.int64()),
         pa.field("bytes_down", pa.int64()),
-        pa.field("seconds_train", pa.float64()),
-        pa.field("seconds_server", pa.float64()),
-        pa.field("seconds_eval", pa.float64()),
-        pa.field("seconds_total", pa.float64()),
+        *_numbers("seconds_train", "seconds_server", "seconds_eval", "seconds_total"),
         _key("extras", pa.string()),  # a JSON object: what only this method reports
     ]
-)
-
-#: One row per round and client. `cluster` is null for a client that never took part.
-CLIENTS = pa.schema(
-    [
-        _key("run", pa.string()),
-        _key("round", pa.int64()),
+    #: One row per round and client. `cluster` is null for a client that never took part.
+    clients = [
+        *keys,
         _key("client", pa.int64()),
         pa.field("cluster", pa.int32()),
         pa.field("true_cluster", pa.int32()),
         pa.field("trained", pa.bool_()),
         pa.field("n_train", pa.int64()),
         pa.field("n_test", pa.int64()),
-        pa.field("accuracy", pa.float64()),
-        pa.field("macro_f1", pa.float64()),
-        pa.field("loss", pa.float64()),
+        *_numbers("accuracy", "macro_f1", "loss", *more),
     ]
-)
-
-#: One row per round and cluster.
-CLUSTERS = pa.schema(
-    [
-        _key("run", pa.string()),
-        _key("round", pa.int64()),
+    #: One row per round and cluster.
+    clusters = [
+        *keys,
         _key("cluster", pa.int32()),
         pa.field("size", pa.int64()),
-        pa.field("intra", pa.float64()),
-        pa.field("inter", pa.float64()),
-        pa.field("granularity", pa.float64()),
+        *_numbers("intra", "inter", "granularity"),
     ]
-)
+    return {"clients": pa.schema(clients), "clusters": pa.schema(clusters), "rounds": pa.schema(rounds)}
 
-#: The tables by name, which is also their folder's. Written in this order, so that a round shown by `rounds`
-#: has its details already there.
-TABLES: dict[str, pa.Schema] = {"clients": CLIENTS, "clusters": CLUSTERS, "rounds": ROUNDS}
+
+def _numbers(*names: str) -> list[pa.Field]:
+    return [pa.field(name, pa.float64()) for name in names]
+
+
+TABLES = tables()

@@ -7,7 +7,7 @@ one starts only when the tail is final. So a reader always sees the rounds up to
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rayfl.errors import InputError
-from rayfl.results.schema import TABLES
+from rayfl.results.schema import ALWAYS, TABLES, tables
 from rayfl.results.storage import Storage
 
 #: The tail is sealed when it holds this many rounds and a quarter of all rounds so far, or when rewriting it
@@ -119,12 +119,13 @@ class RunWriter:
         resume_after: int | None = None,
         clock: Callable[[], float] = time.monotonic,
         config: Mapping[str, Any] | None = None,
+        metrics: Sequence[str] = ALWAYS,
     ) -> None:
         self._run, self._method, self._seed = run, method, seed
         note = None if config is None else {_CONFIG: json.dumps(config)}
         self._tables = {
             name: TableWriter(storage, name, schema.with_metadata(note), resume_after)
-            for name, schema in TABLES.items()
+            for name, schema in tables(metrics).items()
         }
         self._flush_seconds = flush_seconds
         self._clock = clock
@@ -142,13 +143,13 @@ class RunWriter:
 
         A client's cluster or true cluster below 0 means none; methods without clusters give no `clusters`.
         """
-        key = {"run": self._run, "round": round}
+        key = {"run": self._run, "method": self._method, "seed": self._seed, "round": round}
         labels = {c: _null_below_zero(clients[c]) for c in ("cluster", "true_cluster") if c in clients}
         self._tables["clients"].append({**clients, **labels, **key})
         if clusters is not None:
             self._tables["clusters"].append({**clusters, **key})
         text = json.dumps(_plain(extras or {}), sort_keys=True, allow_nan=False)
-        self._tables["rounds"].append({**summary, **key, "method": self._method, "seed": self._seed, "extras": text})
+        self._tables["rounds"].append({**summary, **key, "extras": text})
         if self._clock() >= self._next_flush:
             self.flush()
 
@@ -173,13 +174,13 @@ class RunWriter:
         self.close()
 
 
-def check_tables(storage: Storage, last: int, method: str, seed: int) -> int:
+def check_tables(storage: Storage, last: int, method: str, seed: int, metrics: Sequence[str] = ALWAYS) -> int:
     """Make sure, before anything is written, that a run can go on after round `last`; return its last round written.
 
     Every file must be whole, of this run, and hold every round once.
     """
     written = 0
-    for name, schema in TABLES.items():
+    for name, schema in tables(metrics).items():
         rounds: list[int] = []
         runs: set[str] = set()
         files = [f for f in storage.list(name) if f.endswith(".parquet")]
@@ -195,6 +196,8 @@ def check_tables(storage: Storage, last: int, method: str, seed: int) -> int:
                 raise InputError(
                     f"{where} is damaged ({str(error).splitlines()[0]}): restore it, or start a new run"
                 ) from None
+            if not set(part.schema.names) >= {"method", "seed"} and set(part.schema.names) < set(schema.names):
+                raise InputError(f"{where} is of rayfl 0.1: its runs can be read, but not resumed; start a new run")
             if not part.schema.equals(schema):
                 raise InputError(f"{where} is no table of a run: it has other columns; restore it, or start a new run")
             rounds += pc.unique(part["round"]).to_pylist()

@@ -96,13 +96,25 @@ def settle_splits(config: Config, dataset: Dataset) -> Config:
 def prepare(config: Config) -> Prepared:
     """Load and check all that needs no cluster: options, data, partition, model."""
     from rayfl.client.choice import cpu_capability, faster_together, try_together
+    from rayfl.client.optimisers import optimiser_of
+    from rayfl.client.schedules import check_schedule, settled_schedule
+    from rayfl.client.task import find_task
     from rayfl.data.sources import load_dataset  # pandas, and for the digits scikit-learn
     from rayfl.models.zoo import large_parameters
 
     config = resolve(config)
+    task = find_task(config.task)
+    config = config.model_copy(update={"local": settled_schedule(config.local, config.rounds)})
+    check_schedule(config.local)
+    optimiser_of(config.local)
     _check_state_folder(config)
     dataset = load_dataset(config.data, config.seed, config.partition.column)
     config = settle_splits(config, dataset)
+    if config.local.augment and dataset.kind != "image":
+        raise InputError(
+            f"local.augment={config.local.augment} is for images, and data.source={config.data.source} has none:"
+            " remove it"
+        )
     partition = make_partition(config.partition, dataset, config.seed)
     if config.data.normalise == "standard":
         dataset = partition.normalised(dataset)
@@ -123,9 +135,16 @@ def prepare(config: Config) -> Prepared:
         together = faster_together(model, size, device, str(config.cpu_capability))
     prepared = _settled(config, "vectorised" if together else "loop", dataset, partition, model)
     if together and not on_gpus:  # on GPUs, the actors try it
-        reason = try_together(model, dataset, partition.n_train, config.local)
+        reason = try_together(model, dataset, partition.n_train, config.local, task)
         prepared = after_trying(prepared, config.training, reason)
     return prepared
+
+
+def task_metrics(name: str) -> tuple[str, ...]:
+    """Return the names of a task's metrics, in their order."""
+    from rayfl.client.task import find_task  # torch
+
+    return tuple(find_task(name).metrics)
 
 
 def after_trying(prepared: Prepared, asked: Training, reason: str | None) -> Prepared:
@@ -163,6 +182,7 @@ def _settled(
         recipe,
         n_validation=partition.n_validation,
         keep_momentum=config.local.keep_momentum,
+        metrics=task_metrics(config.task),
     )
     return Prepared(config, dataset, partition, facts)
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from rayfl.analysis.truth import adjusted_rand, misclustering, normalised_mutual_information
-from rayfl.client.passes import Scores
 from rayfl.client.store import ClientState
 from rayfl.config import Config
 from rayfl.errors import InputError, LostError, MethodError
@@ -22,6 +21,7 @@ from rayfl.packing import Packed, foreign, pack, refuse_other_shapes, unpack
 from rayfl.randomness import Purpose, generator
 
 Columns = dict[str, Any]
+Scores = dict[str, np.ndarray]  # by metric, of all clients
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,23 @@ def _is_part(layout: Layout, part: Part) -> bool:
     return True
 
 
+def _weighted(values: np.ndarray, weights: np.ndarray | None = None) -> float:
+    """Return the mean over the clients that have this measure, weighted or plain; NaN if none has."""
+    there = ~np.isnan(values) if weights is None else ~np.isnan(values) & (weights > 0)
+    if not there.any():
+        return float("nan")
+    return float(np.average(values[there], weights=None if weights is None else weights[there]))
+
+
+def _spread(accuracy: np.ndarray) -> Columns:
+    """Return how far clients are apart: the deviation, and the mean of the tenth of them that is worst off."""
+    found = np.sort(accuracy[~np.isnan(accuracy)])
+    if not len(found):
+        return {}
+    worst = found[: max(1, len(found) // 10)]
+    return {"accuracy_std": float(found.std()), "accuracy_worst10": float(worst.mean())}
+
+
 class Server:
     """Runs the rounds of one run."""
 
@@ -74,18 +91,19 @@ class Server:
         self.fed.begin_round(number)
         cohort = self._cohort(number)
         self.method.round(cohort)
-        scores = None
+        scores: Scores | None = None
         extras: dict[str, Any] = {}
+        main = self.fed.metrics[0]
         if number % self.config.evaluate.every == 0 or number == self.config.rounds:
             tested = self.method.tested_models()
             scores = self.fed.evaluate(tested)
             extras |= self._validation(tested)
             for name, models in self.method.also_tested().items():
-                extras[f"{name}_accuracy"] = self._weighted(self.fed.evaluate(models).accuracy)
+                extras[f"{name}_{main}"] = _weighted(self.fed.evaluate(models)[main], self.fed.n_test)
         if number == self.config.rounds and self.method.options.finetune:
             tuned = self.fed.evaluate(self.method.fine_tune())
-            extras["finetuned_accuracy"] = self._weighted(tuned.accuracy)
-            extras["finetuned_macro_f1"] = self._weighted(tuned.macro_f1)
+            for name in self.fed.metrics:
+                extras[f"finetuned_{name}"] = _weighted(tuned[name], self.fed.n_test)
         extras |= self.fed.ledger.in_fedavg_units()
         extras.update(self.method.extras())
         return self._record(number, cohort, scores, extras, time.perf_counter() - begin)
@@ -164,15 +182,8 @@ class Server:
         sizes = self.fed.n_validation
         if not sizes.any():
             return {}
-        scores, there = self.fed.evaluate(tested, "validation"), sizes > 0
-        measures = {"accuracy": scores.accuracy, "macro_f1": scores.macro_f1, "loss": scores.loss}
-        return {
-            f"validation_{name}": float(np.average(values[there], weights=sizes[there]))
-            for name, values in measures.items()
-        }
-
-    def _weighted(self, values: np.ndarray) -> float:
-        return float(np.average(values, weights=self.fed.n_test))
+        scores = self.fed.evaluate(tested, "validation")
+        return {f"validation_{name}": _weighted(values, sizes) for name, values in scores.items()}
 
     def _record(
         self, number: int, cohort: np.ndarray, scores: Scores | None, extras: dict[str, Any], seconds: float
@@ -191,13 +202,10 @@ class Server:
             "seconds_total": seconds,
         }
         if scores is not None:
-            summary |= {
-                "accuracy": self._weighted(scores.accuracy),
-                "macro_f1": self._weighted(scores.macro_f1),
-                "loss": self._weighted(scores.loss),
-                "accuracy_mean": float(scores.accuracy.mean()),
-                "macro_f1_mean": float(scores.macro_f1.mean()),
-            }
+            summary |= {name: _weighted(values, self.fed.n_test) for name, values in scores.items()}
+            summary |= {f"{name}_mean": _weighted(scores[name]) for name in self.fed.metrics}
+            if "accuracy" in scores:
+                summary |= _spread(scores["accuracy"])
         clusters: Columns | None = None
         if assignment is not None:
             present, sizes = np.unique(assignment[assignment >= 0], return_counts=True)
@@ -228,5 +236,5 @@ class Server:
         if self.truth is not None:
             columns["true_cluster"] = self.truth[who]
         if scores is not None:
-            columns |= {"accuracy": scores.accuracy, "macro_f1": scores.macro_f1, "loss": scores.loss}
+            columns |= scores
         return columns

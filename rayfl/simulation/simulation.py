@@ -19,7 +19,7 @@ from rayfl.own_code import exits_told
 from rayfl.results import Run, RunWriter, Storage, check_tables, load, load_begun, run_name, written_config
 from rayfl.simulation.checkpoints import Checkpoints, as_config, refuse_changes
 from rayfl.simulation.opening import OpenerOf, RunsRounds
-from rayfl.simulation.preparation import prepare, resolve
+from rayfl.simulation.preparation import prepare, resolve, task_metrics
 from rayfl.simulation.screen import Screen
 from rayfl.simulation.signals import Stop, Stopped, stopping
 from rayfl.version import __version__
@@ -56,7 +56,7 @@ def resume(path: str | Path, opener: OpenerOf, overrides: Sequence[str] = (), sc
         config = resolve(config)
         checkpoints = Checkpoints(storage, config)
         begun = checkpoints.find()
-        written = check_tables(storage, begun, config.method.name, config.seed)
+        written = check_tables(storage, begun, config.method.name, config.seed, task_metrics(config.task))
         if (then := written_config(storage)) is not None:
             refuse_changes(as_config(then, f"{storage.path}/rounds"), config)
         if written >= config.rounds and config.rounds == run.config.rounds:
@@ -142,6 +142,7 @@ def _run_rounds(
             config.method.name,
             config.seed,
             resume_after=after,
+            metrics=task_metrics(config.task),
             # Without what may change from one resume to the next.
             config={k: v for k, v in config.to_tree().items() if k not in ("name", "ray", "state", "output")},
         ) as writer,
@@ -222,8 +223,7 @@ def _config_file(config: Config) -> bytes:
 
 def _refuse_unnamed_code(run: Run, overrides: Sequence[str]) -> None:
     """Import only what the user has named: a folder's config may be somebody else's."""
-    named = {"method.name": run.config.method.name, "model.name": run.config.model.name}
-    code = [f"{key}={value}" for key, value in named.items() if ":" in value]
+    code = [f"{key}={value}" for key, value in run.config.named_code().items()]
     if set(code) - set(overrides):
         raise InputError(
             f"the config in {run.path} names code to be imported, {' and '.join(code)}: if you trust it, name it too:"
