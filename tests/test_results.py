@@ -74,8 +74,8 @@ def parts(folder: Path, table: str) -> list[str]:
 def test_the_tables_have_the_columns_of_the_design_in_their_order() -> None:
     rounds = (
         "run, method, seed, round, accuracy, macro_f1, loss, accuracy_mean, macro_f1_mean, accuracy_std,"
-        " accuracy_worst10, clusters, largest_share, ari, nmi, misclustering, clients_trained, bytes_up, bytes_down, seconds_train,"
-        " seconds_server, seconds_eval, seconds_total, extras"
+        " accuracy_worst10, clusters, largest_share, ari, nmi, misclustering, clients_trained, bytes_up, bytes_down,"
+        " seconds_train, seconds_server, seconds_eval, seconds_total, extras"
     )
     clients = (
         "run, method, seed, round, client, cluster, true_cluster, trained, n_train, n_test, accuracy, macro_f1, loss"

@@ -60,8 +60,8 @@ def train_together(
 
 def _kind(trainee: Trainee) -> tuple:
     """Return what two trainees must have in common to share the arithmetic of a step."""
-    trained = trainee.trained
-    kinds: list[tuple] = [(trainee.partner is None, trained and tuple((w.start, w.stop) for w in trained))]
+    trained = [(where.start, where.stop) for where in trainee.trained or ()]
+    kinds: list[tuple] = [(trainee.partner is None, *trained)]
     for term in _terms(trainee):
         numbers = (
             (term.strength, term.per_step) if isinstance(term, FlatPull) else (len(term.models), term.tau, term.weight)
