@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from rayfl.client import choice, layers
 from rayfl.client.batches import batch_sizes, draw_batches
 from rayfl.client.choice import vectorisable
+from rayfl.client.task import Task
 from rayfl.config import LocalConfig, load_config
 from rayfl.launch import resume, simulate
 from rayfl.models import FlatModel
@@ -99,7 +100,7 @@ def test_the_trial_covers_the_shorter_batches_of_the_run(
 def test_a_run_tries_every_size_of_batch_that_its_clients_will_see(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: dict[str, Any] = {}
 
-    def note(model: FlatModel, inputs: torch.Tensor, shorter: set[int]) -> None:
+    def note(model: FlatModel, inputs: torch.Tensor, shorter: set[int], task: Task) -> None:
         tried.update(full=len(inputs), shorter=shorter)
 
     monkeypatch.setattr(choice, "vectorisable", note)
