@@ -152,7 +152,7 @@ def test_testing_leaves_batch_norm_alone(serial_server: Make, bn_module: str) ->
     assert isinstance(fed, SerialFederation)
     worker = fed._worker
     for indices, vector, found in (
-        (worker.partition.test_of(client), centres[assigned(looked_at)[client]], again.loss[client]),
+        (worker.partition.test_of(client), centres[assigned(looked_at)[client]], again["loss"][client]),
         (worker.partition.train_of(client), centres[1], fed.losses(np.array([client]), centres)[0, 1]),
     ):
         inputs, labels = worker._samples(client, indices)
