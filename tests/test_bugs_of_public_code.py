@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from rayfl.client.worker import Worker
 from rayfl.clustering import bipartition, cosine
-from rayfl.federation.interface import Models, Own, everyone
+from rayfl.federation import Models, Own, everyone
 from rayfl.federation.serial import SerialFederation
 from rayfl.methods import METHODS
 from rayfl.simulation.server import Server

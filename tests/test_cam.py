@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from rayfl.config import load_config
 from rayfl.errors import InputError
-from rayfl.federation.interface import Mixture, Models, Own
+from rayfl.federation import Mixture, Models, Own
 from rayfl.federation.serial import SerialFederation
 from rayfl.methods import METHODS
 from rayfl.methods.clustered import GLOBAL, Clustered

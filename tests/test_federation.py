@@ -16,7 +16,8 @@ from tables import assert_same
 from rayfl.clustering import LowRankMap
 from rayfl.config import load_config
 from rayfl.errors import ClientError, DivergedError, InputError
-from rayfl.federation.interface import FLOAT_BYTES, Models, Pull, everyone
+from rayfl.federation import FeatureContrast, Models, ParameterContrast, Proximal, everyone
+from rayfl.federation.interface import FLOAT_BYTES
 from rayfl.federation.serial import SerialFederation
 from rayfl.results import Run
 from rayfl.simulation.preparation import prepare
@@ -140,7 +141,7 @@ def test_a_pull_reaches_only_those_it_is_handed_to(federation: Callable[..., Ser
     choice[4] = 0
     plain, pulled = federation(), federation()
     plain.train(np.array([4, 5]))
-    pulled.train(np.array([4, 5]), pulls=[Pull(Models(target[None], choice), 1.0)])
+    pulled.train(np.array([4, 5]), objective=[Proximal(Models(target[None], choice), 1.0)])
     a, b = plain.collect(np.array([4, 5])), pulled.collect(np.array([4, 5]))
     assert not np.array_equal(a[0], b[0])
     assert np.linalg.norm(b[0]) < np.linalg.norm(a[0])
@@ -152,7 +153,7 @@ def test_bytes_are_what_a_deployment_would_send(federation: Callable[..., Serial
     model, everyones = fed.initial, fed.layout.size * FLOAT_BYTES
     cohort = np.arange(5)
     handed = everyone(model, fed.clients)
-    fed.train(cohort, start=handed, pulls=[Pull(handed, 0.1)], keep=True)  # one model, though it is used twice
+    fed.train(cohort, start=handed, objective=[Proximal(handed, 0.1)], keep=True)  # one model, though it is used twice
     assert fed.ledger.bytes_down == 5 * everyones
     fed.mean(cohort, part="backbone")
     fed.mean(cohort)  # the backbone is there already: only the heads follow
@@ -194,8 +195,8 @@ def test_a_broadcast_is_unchanged_after_a_round(ray_session: None) -> None:
     clients = np.arange(4)
     choice = np.zeros(4, int)
     both = [Given(0, choice), Given(1, choice)]
-    contrasts: list = [(both[1], "parameters", 0.5, 1.0), (both[1], "representations", 0.5, 1.0)]
-    order = TrainOrder(1, clients, start=both[0], pulls=[(both[1], 0.5, False)], partner=both[1], contrasts=contrasts)
+    terms: list = [Proximal(None, 0.5), ParameterContrast(None, 0.5, 1.0), FeatureContrast(None, 0.5, 1.0)]
+    order = TrainOrder(1, clients, start=both[0], terms=[(term, both[1]) for term in terms], partner=both[1])
     ray.get(actor.call.remote(1, "train", shared, order), timeout=120)
     ray.get(actor.call.remote(1, "losses", shared, clients, choice), timeout=120)
     tasks: list = [((0, 0), clients)]

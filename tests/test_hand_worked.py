@@ -14,7 +14,7 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 
 from rayfl.client.batches import draw_batches
 from rayfl.client.worker import Worker
-from rayfl.federation.interface import Models, Own
+from rayfl.federation import Models, Own
 from rayfl.federation.serial import SerialFederation
 from rayfl.methods.fesem import FeSEM
 from rayfl.methods.method import FINE_TUNING

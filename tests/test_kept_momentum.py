@@ -16,7 +16,8 @@ from rayfl.client.vectorised import train_together
 from rayfl.client.worker import Worker
 from rayfl.config import LocalConfig, load_config
 from rayfl.errors import InputError
-from rayfl.federation.interface import Facts, Federation, everyone
+from rayfl.federation import everyone
+from rayfl.federation.interface import Facts, Federation
 from rayfl.federation.serial import SerialFederation
 from rayfl.models import FlatModel
 from rayfl.results import Run, Storage

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from rayfl.federation.interface import everyone
+from rayfl.federation import everyone
 from rayfl.simulation.server import Server
 
 Make = Callable[..., Server]

@@ -4,7 +4,8 @@ Everything goes through `train`: one step of plain SGD with lr = 1 moves the par
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -12,8 +13,9 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn.functional import cosine_similarity, cross_entropy
 
+from rayfl.client.bound import Bound, BoundRows, Partner
 from rayfl.client.loop import train
-from rayfl.client.terms import Contrast, FlatPull, ParameterContrast, Partner, RepresentationContrast
+from rayfl.client.objective import FeatureContrast, Linear, ParameterContrast, Proximal, Term
 from rayfl.config import LocalConfig
 from rayfl.models import FlatModel
 
@@ -81,35 +83,36 @@ def plain(model: FlatModel, batch: Batch) -> Objective:
     return lambda w: cross_entropy(outputs(model, w, batch[0]), batch[1])
 
 
-def terms_and_objective(
-    kind: str, model: FlatModel, batch: Batch
-) -> tuple[list[FlatPull], Partner | None, list[Contrast], Objective]:
+def terms_and_objective(kind: str, model: FlatModel, batch: Batch) -> tuple[list[Bound], Partner | None, Objective]:
     """Return the term as `train` takes it, and the whole objective as its equation says."""
     inputs, labels = batch
     models, head = cluster_models(model), model.layout.head
     base = plain(model, batch)
     if kind == "pull":
         target = models[0][head]
-        return (
-            [FlatPull(target, WEIGHT, head)],
-            None,
-            [],
-            lambda w: base(w) + WEIGHT / 2 * (w[head] - target).pow(2).sum(),
-        )
+        pull = Bound(Proximal(None, WEIGHT), models[:1], part="head")
+        return [pull], None, lambda w: base(w) + WEIGHT / 2 * (w[head] - target).pow(2).sum()
+    if kind == "linear":
+        slope = models[0][: model.layout.parameters]
+        return [Bound(Linear(None, WEIGHT), models[:1])], None, lambda w: base(w) + WEIGHT * (w * slope).sum()
+    if kind == "outputs":
+        fixed_outputs = outputs(model, models[0], inputs).detach()
+        near = Bound(NearOutputs(None), models[:1])
+        return [near], None, lambda w: base(w) + (outputs(model, w, inputs) - fixed_outputs).pow(2).sum(1).mean()
     if kind == "partner":
         added = outputs(model, models[0], inputs).detach()
-        return [], Partner(models[0]), [], lambda w: cross_entropy(outputs(model, w, inputs) + added, labels)
+        return [], Partner(models[0]), lambda w: cross_entropy(outputs(model, w, inputs) + added, labels)
     if kind == "parameters":
         similarity: Objective = lambda w: cosine_similarity(w[head], models[:, head], dim=1)  # noqa: E731
-        contrast = ParameterContrast(models, OWN, TAU, WEIGHT, head)
-        return [], None, [contrast], lambda w: base(w) + WEIGHT * minus_log_share(similarity(w))
+        contrast = Bound(ParameterContrast(None, TAU, WEIGHT), models, OWN, "head")
+        return [contrast], None, lambda w: base(w) + WEIGHT * minus_log_share(similarity(w))
     fixed = torch.stack([outputs(model, m, inputs, cut=4) for m in models], dim=1).detach()
 
     def with_features(w: torch.Tensor) -> torch.Tensor:
         features = outputs(model, w, inputs, cut=4)[:, None]
         return base(w) + WEIGHT * minus_log_share(cosine_similarity(features, fixed, dim=2)).mean()
 
-    return [], None, [RepresentationContrast(models, OWN, TAU, WEIGHT)], with_features
+    return [Bound(FeatureContrast(None, TAU, WEIGHT), models, OWN)], None, with_features
 
 
 def gradient_of_a_step(model: FlatModel, batch: Batch, *terms: object) -> torch.Tensor:
@@ -120,7 +123,17 @@ def gradient_of_a_step(model: FlatModel, batch: Batch, *terms: object) -> torch.
     return gradient
 
 
-KINDS = ["pull", "partner", "parameters", "representations"]
+@dataclass(frozen=True)
+class NearOutputs(Term):
+    """A term of one's own on outputs: their squared distance from those of the model that a client is handed."""
+
+    on = "outputs"
+
+    def losses(self, numbers: torch.Tensor, fixed: Sequence[torch.Tensor], own: torch.Tensor) -> torch.Tensor:
+        return (numbers - fixed[0]).square().sum(2)
+
+
+KINDS = ["pull", "linear", "outputs", "partner", "parameters", "representations"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -208,10 +221,10 @@ def test_training_leaves_partner_and_cluster_models_alone_and_they_leave_its_buf
     shared, partner = models.clone(), models[0].clone()
     data = batches(1, (1, 4, 4), torch.float32)
     contrasts = [
-        ParameterContrast(shared, OWN, TAU, WEIGHT, model.layout.part("all")),
-        RepresentationContrast(shared, OWN, TAU, WEIGHT),
+        Bound(ParameterContrast(None, TAU, WEIGHT), shared, OWN),
+        Bound(FeatureContrast(None, TAU, WEIGHT), shared, OWN),
     ]
-    for each, terms in ((plain_run, {}), (model, {"partner": Partner(partner), "contrasts": contrasts})):
+    for each, terms in ((plain_run, {}), (model, {"partner": Partner(partner), "terms": contrasts})):
         torch.manual_seed(3)
         train(each, data, LocalConfig(steps=1), 0.1, **terms)  # type: ignore[arg-type]
     assert torch.equal(shared, models)
@@ -226,47 +239,63 @@ def test_one_cluster_has_nothing_to_contrast_with() -> None:
     model = FlatModel(network())
     batch = batches(1, dtype=torch.float32)[0]
     models = cluster_models(model, 1)
-    para = ParameterContrast(models, 0, TAU, WEIGHT, model.layout.part("all"))
-    assert torch.equal(gradient_of_a_step(model, batch, (), None, [para]), gradient_of_a_step(model, batch))
-    gradient = torch.zeros(model.layout.parameters)
-    para.add_gradient(model.vector, gradient)
+    para, rep = (Bound(kind(None, TAU, WEIGHT), models) for kind in (ParameterContrast, FeatureContrast))
+    assert torch.equal(gradient_of_a_step(model, batch, [para]), gradient_of_a_step(model, batch))
+    gradient = torch.zeros(1, model.layout.parameters)
+    BoundRows([para], 1, model.layout).add_gradient(slice(0, 1), model.vector[None], gradient)
     assert not gradient.any()
-    inputs = batch[0]
-    model.gradient.zero_()
-    features, _ = model.features(inputs)
-    loss = RepresentationContrast(models, 0, TAU, WEIGHT).loss(model, inputs, features)
+    features = torch.randn(1, 8, 4, requires_grad=True)
+    loss = BoundRows([rep], 1, model.layout).losses(slice(0, 1), features, [torch.randn(1, 8, 4)]).sum()
     loss.backward()
     assert loss.item() == 0
-    assert not model.gradient.any()
+    assert features.grad is not None and not features.grad.any()
 
 
 def test_the_parameter_contrast_of_two_orthogonal_models_is_the_one_by_hand() -> None:
     """At w = (2, 0) between u = (1, 0), its own, and v = (0, 3): s = (1, 0), so only the second coordinate moves."""
-    contrast = ParameterContrast(torch.tensor([[1.0, 0.0], [0.0, 3.0]]), 0, 0.5, 0.8, slice(0, 2))
-    gradient = torch.zeros(2)
-    contrast.add_gradient(torch.tensor([2.0, 0.0]), gradient)
+    contrast = ParameterContrast(None, 0.5, 0.8)
+    gradient, models = torch.zeros(1, 2), contrast.kept(torch.tensor([[1.0, 0.0], [0.0, 3.0]]))
+    contrast.add_gradient(torch.tensor([[2.0, 0.0]]), gradient, list(models[:, None]), torch.tensor([0]))
     share_of_v = 1 / (1 + math.exp(1 / 0.5))
-    assert gradient.tolist() == pytest.approx([0, 0.8 / 0.5 * share_of_v / 2])
+    assert gradient[0].tolist() == pytest.approx([0, 0.8 / 0.5 * share_of_v / 2])
 
 
 def test_a_vector_of_zeros_has_no_angle_and_so_no_gradient() -> None:
-    zeros, model = torch.zeros(4), FlatModel(network())
-    gradient = torch.zeros(4)
-    ParameterContrast(torch.randn(3, 4), OWN, TAU, WEIGHT, slice(0, 4)).add_gradient(zeros, gradient)
-    assert torch.equal(gradient, zeros)
-    features = torch.zeros(8, 4, requires_grad=True)
-    loss = RepresentationContrast(cluster_models(model), OWN, TAU, WEIGHT).loss(model, torch.randn(8, 6), features)
+    own, gradient = torch.tensor([OWN]), torch.zeros(1, 4)
+    contrast = ParameterContrast(None, TAU, WEIGHT)
+    contrast.add_gradient(torch.zeros(1, 4), gradient, list(contrast.kept(torch.randn(3, 4))[:, None]), own)
+    assert not gradient.any()
+    features = torch.zeros(1, 8, 4, requires_grad=True)
+    loss = FeatureContrast(None, TAU, WEIGHT).losses(features, list(torch.randn(3, 1, 8, 4)), own).mean()
     loss.backward()
     assert loss.item() == pytest.approx(WEIGHT * math.log(3))
     assert features.grad is not None
     assert not features.grad.any()
 
 
-@pytest.mark.parametrize(("own", "tau", "message"), [(-1, 0.5, "own=-1"), (3, 0.5, "own=3"), (0, 0.0, "tau=0.0")])
+@pytest.mark.parametrize("kind", [ParameterContrast, FeatureContrast])
+@pytest.mark.parametrize(("own", "tau", "message"), [(-1, 0.5, "own=-1"), (3, 0.5, "own=3"), (0, 0.0, "temperature=0")])
 def test_a_contrast_refuses_a_cluster_that_is_not_there_and_a_temperature_of_zero(
-    own: int, tau: float, message: str
+    kind: type[ParameterContrast], own: int, tau: float, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        ParameterContrast(torch.ones(3, 4), own, tau, 1.0, slice(0, 4))
-    with pytest.raises(ValueError, match=message):
-        RepresentationContrast(torch.ones(3, 4), own, tau, 1.0)
+        Bound(kind(None, tau, 1.0), torch.ones(3, 4), own)
+
+
+def test_a_term_over_a_part_in_pieces_leaves_the_rest_alone() -> None:
+    model = FlatModel(convolutional())
+    layout = model.layout
+    bound = Bound(Proximal(None, 1.0), cluster_models(model)[:1], part="without_norm")
+    pull = BoundRows([bound], 1, layout)
+    pull.enter(0, bound)
+    gradient = torch.zeros(1, layout.parameters)
+    pull.add_gradient(slice(0, 1), model.vector[None, : layout.parameters], gradient)
+    pieces = layout.trainable("without_norm")
+    assert len(pieces) == 2
+    difference = (model.vector - cluster_models(model)[0])[: layout.parameters]
+    for where in pieces:
+        torch.testing.assert_close(gradient[0, where], difference[where])
+    assert not gradient[0, pieces[0].stop : pieces[1].start].any()
+    contrast = Bound(ParameterContrast(None, 1.0, 1.0), cluster_models(model), part="without_norm")
+    with pytest.raises(ValueError, match="ParameterContrast cannot be over part 'without_norm'"):
+        BoundRows([contrast], 1, layout)

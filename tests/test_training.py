@@ -9,8 +9,10 @@ from sklearn.metrics import f1_score
 from torch import nn
 
 from rayfl.client.batches import draw_batches
+from rayfl.client.bound import Bound
 from rayfl.client.evaluation import score_together
-from rayfl.client.loop import FlatPull, train
+from rayfl.client.loop import train
+from rayfl.client.objective import Proximal
 from rayfl.client.passes import CHUNK, plan_groups
 from rayfl.client.task import mean_f1
 from rayfl.config import LocalConfig
@@ -52,11 +54,9 @@ def test_the_pulls_in_closed_form_are_the_autograd_of_their_terms() -> None:
     centre = torch.linspace(-1, 1, model.layout.parameters)
     backbone = model.layout.backbone
     embedding = torch.full((backbone.stop,), 0.25)
-    pulls = [
-        FlatPull(centre, mu, model.layout.part("all")),
-        FlatPull(embedding, lam, model.layout.part("backbone")),
-    ]
-    train(model, batches(), LocalConfig(steps=4), lr=0.1, pulls=pulls)
+    whole = torch.cat([embedding, torch.ones(model.layout.parameters - backbone.stop)])
+    pulls = [Bound(Proximal(None, mu), centre[None]), Bound(Proximal(None, lam), whole[None], part="backbone")]
+    train(model, batches(), LocalConfig(steps=4), 0.1, pulls)
 
     reference = network()
     for inputs, labels in batches():
@@ -86,7 +86,7 @@ def test_a_pull_per_step_goes_its_share_of_the_way_at_any_learning_rate_and_mome
     model.load(torch.tensor([-100.0, 100.0]))
     target = torch.tensor([-99.0, 105.0])
     batch = (torch.tensor([[2.0]]), torch.tensor([0]))
-    pull = FlatPull(target, 0.5, model.layout.part("all"), per_step=True)
+    pull = Bound(Proximal(None, 0.5, per_step=True), target[None])
     train(model, [batch], LocalConfig(steps=1, momentum=momentum), 0.25, [pull])
     first = torch.tensor([-99.5 + 0.5, 102.5 - 0.5])  # half of the way, and a quarter of the gradient
     torch.testing.assert_close(model.vector, first)
@@ -98,7 +98,7 @@ def test_a_pull_per_step_goes_its_share_of_the_way_at_any_learning_rate_and_mome
 def test_training_leaves_the_targets_of_its_pulls_alone() -> None:
     model = FlatModel(network())
     target = torch.ones(model.layout.parameters)
-    train(model, batches(), LocalConfig(steps=4), 0.1, [FlatPull(target, 0.5, model.layout.part("all"))])
+    train(model, batches(), LocalConfig(steps=4), 0.1, [Bound(Proximal(None, 0.5), target[None])])
     assert torch.equal(target, torch.ones_like(target))
 
 

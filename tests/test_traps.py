@@ -14,7 +14,7 @@ from rayfl.clustering import bipartition, components, cosine
 from rayfl.config import DataConfig, PartitionConfig, load_config
 from rayfl.data import make_partition
 from rayfl.data.sources import load_dataset
-from rayfl.federation.interface import Contrast, Models, everyone
+from rayfl.federation import FeatureContrast, Models, ParameterContrast, everyone
 from rayfl.federation.serial import SerialFederation
 from rayfl.methods.sr_fca import SRFCAState
 from rayfl.simulation.preparation import prepare
@@ -92,8 +92,9 @@ def test_the_temperature_of_a_contrast_is_the_same_for_every_model_and_every_cli
 
     def trained(order: list[int], clients: list[int]) -> np.ndarray:
         own = np.full(12, order.index(1))
-        contrast = Contrast(Models(stack[order], own), on, temperature=0.3, weight=2.0)
-        fed.train(np.array(clients), start=everyone(stack[0], 12), contrasts=[contrast])
+        kind = ParameterContrast if on == "parameters" else FeatureContrast
+        contrast = kind(Models(stack[order], own), temperature=0.3, weight=2.0)
+        fed.train(np.array(clients), start=everyone(stack[0], 12), objective=[contrast])
         return fed.collect(np.array([5]))[0]
 
     expected = trained([0, 1, 2, 3], [5])

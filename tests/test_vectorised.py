@@ -13,12 +13,13 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rayfl.client import loop
+from rayfl.client.bound import Bound, Partner
 from rayfl.client.choice import faster_together, vectorisable
-from rayfl.client.terms import FlatPull, ParameterContrast, Partner, RepresentationContrast
+from rayfl.client.objective import FeatureContrast, Linear, ParameterContrast, Proximal
 from rayfl.client.trainee import Trainee
 from rayfl.client.vectorised import DENSE_GROUP, GROUP, train_together
 from rayfl.config import LocalConfig, ModelConfig
-from rayfl.models import ZOO, FlatModel, build_model
+from rayfl.models import ZOO, FlatModel, Part, build_model
 
 CLASSES, VOCABULARY, LR = 5, 11, 0.05
 
@@ -199,14 +200,15 @@ def terms_of(kind: str, model: FlatModel, at: int) -> dict[str, Any]:
     if at % 3 == 2:
         return {}
     if kind == "pulls":
-        parts = [model.layout.part(name) for name in ("all", "head", "backbone", 1)]
-        return {"pulls": [FlatPull(models[0, part], 0.1 * (i + 1), part, i == 3) for i, part in enumerate(parts)]}
+        parts: list[Part] = ["all", "head", "backbone", 1]
+        pulls = [Bound(Proximal(None, 0.1 * (i + 1), i == 3), models[:1], part=p) for i, p in enumerate(parts)]
+        return {"terms": [*pulls, Bound(Linear(None, 0.01), models[1:2])]}
     if kind == "partner":
         return {"partner": Partner(models[0])}
-    on_parameters = ParameterContrast(models, at % 2, 0.5, 2.0, model.layout.part("dense"))
-    on_samples = RepresentationContrast(models, at % 2, 0.5, 0.8)
+    on_parameters = Bound(ParameterContrast(None, 0.5, 2.0), models, at % 2, "dense")
+    on_samples = Bound(FeatureContrast(None, 0.5, 0.8), models, at % 2)
     contrasts = {"parameters": [on_parameters], "representations": [on_samples]}
-    return {"contrasts": contrasts.get(kind, [on_samples, on_parameters])}
+    return {"terms": contrasts.get(kind, [on_samples, on_parameters])}
 
 
 ALL = ["pulls", "partner", "parameters", "representations", "both contrasts"]
@@ -319,14 +321,14 @@ def test_training_changes_nothing_but_what_it_returns() -> None:
     model = network("batch norm")
     plain = trainees(model, (1, 8, 8), [[6, 6], [6, 4]])
     everyone = [replace(t, **terms_of("both contrasts", model, 0)) for t in plain]
-    before = model.copy(), [t.start.clone() for t in everyone], [t.contrasts[0].models.clone() for t in everyone]
+    before = model.copy(), [t.start.clone() for t in everyone], [t.terms[0].vectors.clone() for t in everyone]
     counters = [b.clone() for b in model.module.buffers()]
     state = torch.get_rng_state()
     train_together(model, everyone, LocalConfig(steps=2, batch_size=6), LR)
     assert vectorisable(model, samples(6, (1, 8, 8), 0)[0]) is None
     assert torch.equal(model.vector, before[0])
     assert all(torch.equal(t.start, b) for t, b in zip(everyone, before[1], strict=True))
-    assert all(torch.equal(t.contrasts[0].models, b) for t, b in zip(everyone, before[2], strict=True))
+    assert all(torch.equal(t.terms[0].vectors, b) for t, b in zip(everyone, before[2], strict=True))
     assert all(torch.equal(b, c) for b, c in zip(model.module.buffers(), counters, strict=True))
     assert torch.equal(torch.get_rng_state(), state)
     assert all(m.training for m in model.module.modules())

@@ -13,9 +13,10 @@ from torch import nn
 
 from rayfl.client import loop
 from rayfl.client.batches import batch_sizes, largest_batch
+from rayfl.client.bound import Bound, Partner
 from rayfl.client.layers import is_plain
+from rayfl.client.objective import FeatureContrast, ParameterContrast
 from rayfl.client.task import CLASSIFICATION, Task
-from rayfl.client.terms import ParameterContrast, Partner, RepresentationContrast
 from rayfl.client.trainee import Trainee
 from rayfl.client.vectorised import DENSE, GROUP, Group, train_together
 from rayfl.config import LocalConfig
@@ -138,8 +139,8 @@ def _variants(
     (inputs, labels), *_ = trainee.batches
     return [
         replace(trainee, partner=Partner(others[0])),
-        replace(trainee, contrasts=[ParameterContrast(others, 1, 1.0, 1.0, model.layout.head)]),
-        replace(trainee, contrasts=[RepresentationContrast(others, 0, 1.0, 1.0)]),
+        replace(trainee, terms=[Bound(ParameterContrast(None, 1.0, 1.0), others, 1, "head")]),
+        replace(trainee, terms=[Bound(FeatureContrast(None, 1.0, 1.0), others, 0)]),
         *(replace(trainee, batches=[(inputs[:size], labels[:size])]) for size in sorted(shorter)),
     ]
 

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
+from rayfl.client.bound import Bound, BoundRows, Partner
 from rayfl.client.optimisers import State, optimiser_of
+from rayfl.client.stacked import stacked_features, stacked_logits
 from rayfl.client.task import CLASSIFICATION, Task
-from rayfl.client.terms import Contrast, FlatPull, ParameterContrast, Partner, RepresentationContrast
 from rayfl.client.trainee import Trainee
 from rayfl.config import LocalConfig
 from rayfl.models import FlatModel
@@ -33,9 +34,8 @@ def train_alone(
         trainee.batches,
         local,
         lr,
-        trainee.pulls,
+        trainee.terms,
         trainee.partner,
-        trainee.contrasts,
         trainee.velocity,
         task,
         trainee.trained,
@@ -49,40 +49,42 @@ def train(
     batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
     local: LocalConfig,
     lr: float,
-    pulls: Sequence[FlatPull] = (),
+    terms: Sequence[Bound] = (),
     partner: Partner | None = None,
-    contrasts: Sequence[Contrast] = (),
     velocity: torch.Tensor | None = None,
     task: Task = CLASSIFICATION,
     trained: Sequence[slice] | None = None,
 ) -> None:
-    """Train `model`, in place: the task's loss plus the pulls, whose gradients are added in closed form.
+    """Train `model`, in place: the task's loss plus the terms.
 
-    Pulls per step move the model themselves, after the gradient is known and before the step is taken. With a partner,
-    the loss is that of both models' added outputs; the contrasts are further terms. Momentum goes on from `velocity`,
-    in place, or else from rest. Of the parameters, only the slices `trained` change, by default all.
+    Terms that move the model do it after the gradient is known and before the step is taken. With a partner, the loss
+    is that of both models' added outputs. Momentum goes on from `velocity`, in place, or else from rest. Of the
+    parameters, only the slices `trained` change, by default all.
     """
     parameters = model.vector[: model.layout.parameters]
     gradient = model.gradient
     optimiser = optimiser_of(local)
     state: State = optimiser.init(gradient) if velocity is None else {"velocity": velocity}
     trained = trained or (slice(0, len(parameters)),)
-    of_samples = [c for c in contrasts if isinstance(c, RepresentationContrast)]
-    of_parameters: list[FlatPull | ParameterContrast] = [p for p in pulls if not p.per_step]
-    moves = [p for p in pulls if p.per_step]
-    of_parameters += [c for c in contrasts if isinstance(c, ParameterContrast)]
+    row = slice(0, 1)
+    bound = [BoundRows([term], 1, model.layout) for term in terms]
+    for rows, term in zip(bound, terms, strict=True):
+        rows.enter(0, term)
+    of_samples = [rows for rows in bound if rows.term.on != "parameters"]
+    moves = [rows for rows in bound if rows.term.moves]
+    of_parameters = [rows for rows in bound if rows not in (*of_samples, *moves)]
     model.module.train()
     for inputs, labels in batches:
         gradient.zero_()
         _loss(model, inputs, labels, partner, of_samples, task).backward()
         with torch.no_grad():
             for term in of_parameters:
-                term.add_gradient(parameters, gradient)
+                term.add_gradient(row, parameters[None], gradient[None])
             if local.clip_norm is not None:
                 clip([gradient[where] for where in trained], local.clip_norm)
             step = optimiser.step(parameters, gradient, state)
-            for pull in moves:
-                pull.move(parameters)
+            for term in moves:
+                term.move(row, parameters[None])
             for where in trained:
                 parameters[where].sub_(step[where], alpha=lr)
 
@@ -100,19 +102,21 @@ def _loss(
     inputs: torch.Tensor,
     labels: torch.Tensor,
     partner: Partner | None,
-    contrasts: Sequence[RepresentationContrast],
+    terms: Sequence[BoundRows],
     task: Task,
 ) -> torch.Tensor:
     """Return what goes through autograd."""
-    features = None
-    if contrasts:
-        features, logits = model.features(inputs)
+    found = {}
+    if any(rows.term.on == "features" for rows in terms):
+        found["features"], outputs = model.features(inputs)
     else:
-        logits = model.module(inputs)
+        outputs = model.module(inputs)
+    found["outputs"] = outputs
     if partner is not None:
-        logits = logits + partner.logits(model, inputs)
-    loss = task.loss(logits, labels).mean()
-    if features is not None:
-        for contrast in contrasts:
-            loss = loss + contrast.loss(model, inputs, features)
+        outputs = outputs + partner.logits(model, inputs)
+    loss = task.loss(outputs, labels).mean()
+    for rows in terms:
+        run = stacked_features if rows.term.on == "features" else stacked_logits
+        fixed = run(model, torch.cat(rows.models(slice(0, 1))), inputs)
+        loss = loss + rows.losses(slice(0, 1), found[rows.term.on][None], list(fixed[:, None])).mean()
     return loss

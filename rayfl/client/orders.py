@@ -1,10 +1,10 @@
 """What the server asks of a worker, as data that travels: models by their place in what was shared, not themselves."""
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 
+from rayfl.client.objective import Term
 from rayfl.client.passes import Combine, Split
 from rayfl.models import Part
 
@@ -30,9 +30,8 @@ class TrainOrder:
     part: Part = "all"  # what of the network is trained
     momentum: str | None = None  # the slot of the momentum that clients keep; None: they begin from rest
     start: Given | None = None
-    pulls: list[tuple[Given, float, bool]] = field(default_factory=list)  # strength, and whether it is per step
+    terms: list[tuple[Term, Given | str]] = field(default_factory=list)  # without models, and where these are
     partner: Given | str | None = None
-    contrasts: list[tuple[Given, Literal["parameters", "representations"], float, float]] = field(default_factory=list)
 
 
 #: Where a worker finds a model to test: a row of the stack (-1: the initial model), a client's slot, or both: a part of

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from rayfl.client.terms import Contrast, FlatPull, Partner
+from rayfl.client.bound import Bound, Partner
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -20,9 +20,8 @@ class Trainee:
     """Inputs and labels of each step, at most local.batch_size of them."""
     seed: int
     """Of dropout: the noise is what torch.manual_seed(seed) before the training gives; alike on a CPU only."""
-    pulls: Sequence[FlatPull] = ()
+    terms: Sequence[Bound] = ()
     partner: Partner | None = None
-    contrasts: Sequence[Contrast] = ()
     trained: tuple[slice, ...] | None = None
     """Which of the parameters change; None: all."""
     velocity: torch.Tensor | None = None

@@ -16,18 +16,17 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
-from rayfl.client.layers import ALIGNED, PlainLayers, aligned, block_size, is_plain
+from rayfl.client.bound import BoundRows, rows_like
+from rayfl.client.layers import PlainLayers, aligned, block_size, is_plain
 from rayfl.client.loop import clip
 from rayfl.client.optimisers import State, optimiser_of
 from rayfl.client.task import CLASSIFICATION, Task
-from rayfl.client.terms import Contrast, FlatPull, ParameterContrast, RepresentationContrast, _inverse_norm
 from rayfl.client.trainee import Batch, Trainee
 from rayfl.config import LocalConfig
 from rayfl.models import FlatModel
 from rayfl.models.flat import by_name
 
 Tensors = dict[str, torch.Tensor]
-Term = FlatPull | Contrast
 
 #: Rows of a pass, one client each: the most for plain networks, always as many for others. Libraries sum in another
 #: order for another number of rows, on some CPUs; a client's bits would then depend on who else is trained beside it.
@@ -60,19 +59,8 @@ def train_together(
 
 def _kind(trainee: Trainee) -> tuple:
     """Return what two trainees must have in common to share the arithmetic of a step."""
-    trained = [(where.start, where.stop) for where in trainee.trained or ()]
-    kinds: list[tuple] = [(trainee.partner is None, *trained)]
-    for term in _terms(trainee):
-        numbers = (
-            (term.strength, term.per_step) if isinstance(term, FlatPull) else (len(term.models), term.tau, term.weight)
-        )
-        where = () if isinstance(term, RepresentationContrast) else (term.part.start, term.part.stop)
-        kinds.append((type(term), numbers, where))
-    return tuple(kinds)
-
-
-def _terms(trainee: Trainee) -> list[Term]:
-    return [*trainee.pulls, *trainee.contrasts]
+    trained = tuple((where.start, where.stop) for where in trainee.trained or ())
+    return (trainee.partner is None, trained, *(bound.kind for bound in trainee.terms))
 
 
 class Group:
@@ -92,8 +80,8 @@ class Group:
         self.model, self.trainees, self.local, self.lr, self.task = model, trainees, local, lr, task
         self.size = size = most_rows(model.module)
         layout, like = model.layout, model.vector
-        self.parameters = _rows(like, size, layout.parameters)
-        self.gradient = _rows(like, size, layout.parameters)
+        self.parameters = rows_like(like, size, layout.parameters)
+        self.gradient = rows_like(like, size, layout.parameters)
         self.optimiser = optimiser_of(local)
         self.state = {name: _like_rows(vector) for name, vector in self.optimiser.init(self.parameters).items()}
         self.trained = trainees[0].trained or (slice(0, layout.parameters),)
@@ -105,18 +93,19 @@ class Group:
         }
         self.frozen = {n for n, p in model.module.named_parameters(remove_duplicate=False) if not p.requires_grad}
         self.mixes_samples = _mixes_samples(model.module)
-        self.partners = _rows(like, size, layout.size) if trainees[0].partner else None
-        self.terms = [_stacked(terms, size) for terms in zip(*map(_terms, trainees), strict=True)]
-        self.of_samples = [t for t in self.terms if isinstance(t, _RepresentationContrasts)]
-        self.moves = [t for t in self.terms if isinstance(t, _Pulls) and t.per_step]
+        self.partners = rows_like(like, size, layout.size) if trainees[0].partner else None
+        self.terms = [BoundRows(bound, size, layout) for bound in zip(*(t.terms for t in trainees), strict=True)]
+        self.of_samples = [rows for rows in self.terms if rows.term.on != "parameters"]
+        self.moves = [rows for rows in self.terms if rows.term.moves]
         others = (*self.of_samples, *self.moves)
-        self.of_parameters = [t for t in self.terms if t not in others]
-        self.network = model.network(features=bool(self.of_samples))
+        self.of_parameters = [rows for rows in self.terms if rows not in others]
+        features = any(rows.term.on == "features" for rows in self.of_samples)
+        self.network = model.network(features=features)
         # Counters and constants are no part of the vector; copied, since the network may count in them.
         self.others = {n: b.clone() for n, b in self.network.named_buffers()}
         self.forward: Callable[[Tensors, torch.Tensor], tuple[torch.Tensor, ...]] = vmap(self._forward)
         if is_plain(model.module):
-            self.forward = PlainLayers(model, bool(self.of_samples), self._noise, fixed=True)
+            self.forward = PlainLayers(model, features, self._noise, fixed=True)
         self.generators: list[torch.Generator | None] = [None] * size
         self.drawing: list[tuple[torch.Generator | None, slice]] = []
         self.drew = False
@@ -166,8 +155,8 @@ class Group:
         self.generators[row] = _generator(self.parameters.device, trainee.seed)
         if self.partners is not None and trainee.partner is not None:
             self.partners[row] = trainee.partner.vector
-        for stacked, term in zip(self.terms, _terms(trainee), strict=True):
-            stacked.enter(row, term)
+        for term, bound in zip(self.terms, trainee.terms, strict=True):
+            term.enter(row, bound)
 
     def _step(self, rows: slice, batches: Sequence[Batch], size: int) -> None:
         """Do one step on some rows, as `loop.train` does it on one."""
@@ -197,20 +186,20 @@ class Group:
                     clip([row[where] for where in self.trained], self.local.clip_norm)
             state: State = {name: vectors[rows] for name, vectors in self.state.items()}
             step = self.optimiser.step(parameters, gradient, state)
-            for pull in self.moves:
-                pull.move(rows, parameters)
+            for term in self.moves:
+                term.move(rows, parameters)
             for where in self.trained:
                 parameters[:, where].sub_(step[:, where], alpha=self.lr)
 
     def _losses(self, rows: slice, views: Tensors, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return what goes through autograd, (rows, samples)."""
-        *features, logits = self.forward(views, inputs)
-        if self.partners is not None:
-            logits = logits + self._fixed(self.partners[rows], inputs)[-1]
-        losses = self.task.loss(logits.flatten(0, 1), labels.flatten()).view(labels.shape)
-        for contrast in self.of_samples:
-            fixed = [self._fixed(models[rows], inputs)[0] for models in contrast.models]
-            losses = losses + contrast.losses(rows, features[0], fixed)
+        *features, outputs = self.forward(views, inputs)
+        answers = outputs if self.partners is None else outputs + self._fixed(self.partners[rows], inputs)[-1]
+        losses = self.task.loss(answers.flatten(0, 1), labels.flatten()).view(labels.shape)
+        for term in self.of_samples:
+            which = 0 if term.term.on == "features" else -1
+            fixed = [self._fixed(models, inputs)[which] for models in term.models(rows)]
+            losses = losses + term.losses(rows, (*features, outputs)[which], fixed)
         return losses
 
     @torch.no_grad()
@@ -273,100 +262,6 @@ def _mixes_samples(module: nn.Module) -> bool:
     )
 
 
-# --- the terms of all rows ------------------------------------------------------
-
-
-def _stacked(terms: Sequence[Any], size: int) -> Any:
-    """Return room for `size` of these terms, which are of one kind."""
-    kinds = {
-        FlatPull: _Pulls,
-        ParameterContrast: _ParameterContrasts,
-        RepresentationContrast: _RepresentationContrasts,
-    }
-    return kinds[type(terms[0])](terms, size)
-
-
-class _Pulls:
-    """See FlatPull."""
-
-    def __init__(self, terms: Sequence[FlatPull], size: int) -> None:
-        self.part, self.strength, self.per_step = terms[0].part, terms[0].strength, terms[0].per_step
-        self.targets = terms[0].target.new_zeros(size, len(terms[0].target))
-
-    def enter(self, row: int, term: FlatPull) -> None:
-        """Let a client's term into a row."""
-        self.targets[row] = term.target
-
-    def add_gradient(self, rows: slice, parameters: torch.Tensor, gradient: torch.Tensor) -> None:
-        part = gradient[:, self.part]
-        part.add_(parameters[:, self.part], alpha=self.strength)
-        part.sub_(self.targets[rows], alpha=self.strength)
-
-    def move(self, rows: slice, parameters: torch.Tensor) -> None:
-        parameters[:, self.part].mul_(1 - self.strength).add_(self.targets[rows], alpha=self.strength)
-
-
-class _Contrasts:
-    """K fixed models for each row, as K matrices; where all clients have the same, one copy that all rows read."""
-
-    def __init__(self, terms: Sequence[Contrast], size: int) -> None:
-        self.tau, self.weight = terms[0].tau, terms[0].weight
-        self.shared = all(t.models is terms[0].models for t in terms)
-        vectors = self._vectors(terms[0])
-        self.models = [_rows(v, 1 if self.shared else size, len(v)) for v in vectors]
-        if self.shared:
-            self.models = [m.copy_(v).expand(size, -1) for m, v in zip(self.models, vectors, strict=True)]
-        self.own = torch.zeros(size, dtype=torch.long, device=vectors.device)
-
-    def enter(self, row: int, term: Contrast) -> None:
-        self.own[row] = term.own
-        if not self.shared:
-            for matrix, vector in zip(self.models, self._vectors(term), strict=True):
-                matrix[row] = vector
-
-    def _vectors(self, term: Contrast) -> torch.Tensor:
-        return term.models
-
-
-class _ParameterContrasts(_Contrasts):
-    """See ParameterContrast, whose equation this is; the models are kept at unit length."""
-
-    def __init__(self, terms: Sequence[ParameterContrast], size: int) -> None:
-        self.part = terms[0].part
-        super().__init__(terms, size)
-
-    def _vectors(self, term: Contrast) -> torch.Tensor:
-        models = term.models[:, self.part]
-        return models * _inverse_norm(models)[:, None]
-
-    def add_gradient(self, rows: slice, parameters: torch.Tensor, gradient: torch.Tensor) -> None:
-        w, part, directions = parameters[:, self.part], gradient[:, self.part], [m[rows] for m in self.models]
-        inverse_norm = _inverse_norm(w)[:, None]
-        similarity = torch.stack([(u * w).sum(1) for u in directions], dim=1) * inverse_norm
-        slope = (similarity / self.tau).softmax(1) - F.one_hot(self.own[rows], len(directions))
-        slope *= self.weight / self.tau
-        for k, u in enumerate(directions):
-            part.addcmul_(u, slope[:, k, None] * inverse_norm)
-        part.sub_(w * ((slope * similarity).sum(1, keepdim=True) * inverse_norm.square()))
-
-
-class _RepresentationContrasts(_Contrasts):
-    """See RepresentationContrast."""
-
-    def losses(self, rows: slice, features: torch.Tensor, fixed: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return the term for each sample, (rows, samples), given the features of the trained and the K models."""
-        own_direction = _directions(features)
-        similarity = torch.stack([(own_direction * _directions(f)).sum(2) for f in fixed], dim=2) / self.tau
-        labels = self.own[rows, None].expand(similarity.shape[:2])
-        losses = F.cross_entropy(similarity.flatten(0, 1), labels.flatten(), reduction="none")
-        return self.weight * losses.view(labels.shape)
-
-
-def _directions(features: torch.Tensor) -> torch.Tensor:
-    features = features.flatten(2)
-    return features * _inverse_norm(features)[..., None]
-
-
 # --- layers of all rows ---------------------------------------------------------
 
 
@@ -420,18 +315,9 @@ def _linear(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
     return F.linear(*aligned(inputs.flatten(0, -2), weight, bias))[..., :outputs].unflatten(0, inputs.shape[:-1])
 
 
-def _rows(like: torch.Tensor, count: int, size: int) -> torch.Tensor:
-    """Return a matrix of zeros whose rows begin at equally aligned addresses.
-
-    There is a gap after each row, even where it is not needed for that: an elementwise kernel then treats the rows one
-    by one, the same numbers of each in vector registers and the rest at the end, and not all rows as one.
-    """
-    return like.new_zeros(count, (size // ALIGNED + 1) * ALIGNED)[:, :size]
-
-
 def _like_rows(matrix: torch.Tensor) -> torch.Tensor:
     """Return zeros of this shape that lie in memory like the parameters, where they are as many."""
-    return _rows(matrix, *matrix.shape)
+    return rows_like(matrix, *matrix.shape)
 
 
 def _lstm(

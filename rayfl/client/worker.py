@@ -12,15 +12,15 @@ import torch
 from rayfl.aggregation import ExactSum
 from rayfl.client.augmentation import Augmentation
 from rayfl.client.batches import draw_batches, largest_batch
+from rayfl.client.bound import Bound, Partner
 from rayfl.client.choice import try_together
 from rayfl.client.evaluation import score_together
 from rayfl.client.loop import train_alone
-from rayfl.client.orders import EvaluateOrder, Given, Source, TrainOrder
+from rayfl.client.orders import EvaluateOrder, Source, TrainOrder
 from rayfl.client.schedules import learning_rate
 from rayfl.client.stacked import predictions, sample_losses, stacked_logits
 from rayfl.client.store import ClientState, ClientStates
 from rayfl.client.task import find_task
-from rayfl.client.terms import FlatPull, ParameterContrast, Partner, RepresentationContrast
 from rayfl.client.trainee import Trainee
 from rayfl.client.vectorised import train_together
 from rayfl.clustering.similarity import LowRankMap, project_all, squared_distances
@@ -101,7 +101,9 @@ class Worker:
         clients = [int(order.clients[at]) for at in places]
         names = f"client {clients[0]}" if len(clients) == 1 else f"one of the clients {clients}"
         with told_as(ClientError, f"{names} failed in round {order.round}"):
-            trainees = [self._trainee(stacks, order, at, client) for at, client in zip(places, clients, strict=True)]
+            whole: dict[int, torch.Tensor] = {}  # stacks of which clients get all models: one copy for all of them
+            each = zip(places, clients, strict=True)
+            trainees = [self._trainee(stacks, order, at, client, whole) for at, client in each]
             if self.config.training == "vectorised":
                 vectors = train_together(self.model, trainees, local, lr, self.task)
             else:
@@ -226,20 +228,17 @@ class Worker:
                 vector[where] = torch.tensor(given[where], device=self.device)
         return vector
 
-    def _trainee(self, stacks: list[np.ndarray], order: TrainOrder, at: int, client: int) -> Trainee:
+    def _trainee(
+        self, stacks: list[np.ndarray], order: TrainOrder, at: int, client: int, whole: dict[int, torch.Tensor]
+    ) -> Trainee:
         """Put together what client number `at` of an order needs for its training."""
         keys = (order.round, client, *([order.stream] if order.stream else []))
         return Trainee(
             start=self._start(stacks, order, at, client),
             batches=self._batches(client, keys),
             seed=torch_seed(self.config.seed, Purpose.DROPOUT, *keys),
-            pulls=[
-                FlatPull(self._tensor(stacks, given, at), strength, self.layout.part(given.part), per_step)
-                for given, strength, per_step in order.pulls
-                if given.rows[at] >= 0
-            ],
+            terms=self._terms(stacks, order, at, client, whole),
             partner=self._partner(stacks, order, at, client),
-            contrasts=self._contrasts(stacks, order, at),
             velocity=self._velocity(order, client),
             trained=None if order.part == "all" else self.layout.trainable(order.part),
         )
@@ -258,10 +257,6 @@ class Worker:
             return self._overlaid(own, None, "all")
         return self._overlaid(own, stacks[order.start.stack][order.start.rows[at]], order.start.part)
 
-    def _tensor(self, stacks: list[np.ndarray], given: Given, at: int) -> torch.Tensor:
-        # torch.tensor copies: a view of a shared array would let an in-place operation change it for all readers.
-        return torch.tensor(stacks[given.stack][given.rows[at]][self.layout.part(given.part)], device=self.device)
-
     def _partner(self, stacks: list[np.ndarray], order: TrainOrder, at: int, client: int) -> Partner | None:
         if order.partner is None:
             return None
@@ -271,21 +266,27 @@ class Worker:
             return None
         return Partner(torch.tensor(stacks[order.partner.stack][order.partner.rows[at]], device=self.device))
 
-    def _contrasts(
-        self, stacks: list[np.ndarray], order: TrainOrder, at: int
-    ) -> list[ParameterContrast | RepresentationContrast]:
-        terms: list[ParameterContrast | RepresentationContrast] = []
-        for given, on, temperature, weight in order.contrasts:
-            own = int(given.rows[at])
-            if own < 0:
+    def _terms(
+        self, stacks: list[np.ndarray], order: TrainOrder, at: int, client: int, whole: dict[int, torch.Tensor]
+    ) -> list[Bound]:
+        """Return the terms of a client's objective with the models that it was handed; none of those with none."""
+        bound: list[Bound] = []
+        for term, given in order.terms:
+            if isinstance(given, str):
+                bound.append(Bound(term, torch.tensor(self._model_of(given, client), device=self.device)[None]))
                 continue
-            stack = torch.tensor(stacks[given.stack], device=self.device)
-            if on == "parameters":
-                part = self.layout.part(given.part)
-                terms.append(ParameterContrast(stack[:, : self.layout.parameters], own, temperature, weight, part))
+            row = int(given.rows[at])
+            if row < 0:
+                continue
+            # torch.tensor copies: a view of a shared array would let an in-place operation change it for all readers.
+            if term.all_models:
+                if given.stack not in whole:
+                    whole[given.stack] = torch.tensor(stacks[given.stack], device=self.device)
+                bound.append(Bound(term, whole[given.stack], row, given.part))
             else:
-                terms.append(RepresentationContrast(stack, own, temperature, weight))
-        return terms
+                vector = torch.tensor(stacks[given.stack][row], device=self.device)
+                bound.append(Bound(term, vector[None], part=given.part))
+        return bound
 
     def _store(self, slot: str, client: int, vector: np.ndarray, keep: bool) -> None:
         if client in self._counted.get(slot, {}):

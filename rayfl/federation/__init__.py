@@ -1,5 +1,20 @@
 """How a method reaches its clients: the interface, what is counted, and the in-process federation."""
 
-from rayfl.federation.interface import Contrast, Federation, Mixture, Models, Overlay, Own, Pull, everyone
+from rayfl.client.handed import Mixture, Models, Overlay, Own, Tested, everyone
+from rayfl.client.objective import FeatureContrast, Linear, ParameterContrast, Proximal, Term
+from rayfl.federation.interface import Federation
 
-__all__ = ["Contrast", "Federation", "Mixture", "Models", "Overlay", "Own", "Pull", "everyone"]
+__all__ = [
+    "FeatureContrast",
+    "Federation",
+    "Linear",
+    "Mixture",
+    "Models",
+    "Overlay",
+    "Own",
+    "ParameterContrast",
+    "Proximal",
+    "Term",
+    "Tested",
+    "everyone",
+]

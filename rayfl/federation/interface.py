@@ -6,12 +6,14 @@ process, or actors on Ray), so two federations cannot disagree. Results never de
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rayfl.aggregation import fraction_bits, mean_of
+from rayfl.client.handed import MODEL, Mixture, Models, Overlay, Own, Tested
+from rayfl.client.objective import Term
 from rayfl.client.orders import EvaluateOrder, Given, Source, Task, TrainOrder
 from rayfl.client.passes import Combine, Split, plan_groups
 from rayfl.client.store import ClientState
@@ -26,77 +28,6 @@ if TYPE_CHECKING:
 
 FLOAT_BYTES = 4
 SKETCH_BYTES = 8  # sketches travel as float64: they are few, and distances between them are small
-MODEL = "model"
-
-
-@dataclass(frozen=True)
-class Models:
-    """Models handed to clients: a stack of flat vectors, and which of them each client gets.
-
-    `choice[i]` is the row for client i, -1 for none. `part` limits what is handed over (and what travels). Models that
-    the clients could make themselves, such as random ones, do not travel: `travels` is false.
-    """
-
-    stack: np.ndarray
-    choice: np.ndarray
-    part: Part = "all"
-    travels: bool = True
-
-
-@dataclass(frozen=True)
-class Own:
-    """The client's own latest model; the slot tells models of one client apart, where a method has several."""
-
-    slot: str = MODEL
-
-
-@dataclass(frozen=True)
-class Overlay:
-    """A part of the model handed to a client, `models.part`, laid over the client's own: shared and personal layers.
-
-    Who has no model of its own gets the part over the initial one, who is handed none (-1) its own as it is.
-    """
-
-    models: Models
-    own: Own = Own()
-
-
-@dataclass(frozen=True)
-class Mixture:
-    """Several models per client whose outputs are put together: logits added, or probabilities averaged."""
-
-    parts: tuple[Models | Own | Overlay, ...]
-    combine: Combine
-
-
-Tested = Models | Own | Overlay | Mixture
-
-
-@dataclass(frozen=True)
-class Pull:
-    """The term strength/2 * ||w - W||^2 of a client's objective, W being the model handed to it, over one part.
-
-    With `per_step`, each step instead moves the client's model by `strength` of the way to W, at any learning rate.
-    """
-
-    models: Models
-    strength: float
-    per_step: bool = False
-
-
-@dataclass(frozen=True)
-class Contrast:
-    """The contrastive term of thesis chapter 4: be like one's own cluster's model, unlike the others of the stack."""
-
-    models: Models
-    on: Literal["parameters", "representations"]
-    temperature: float
-    weight: float
-
-
-def everyone(model: np.ndarray, clients: int, part: Part = "all") -> Models:
-    """Hand the same model to every client."""
-    return Models(model[None], np.zeros(clients, np.int32), part)
 
 
 def _different_stacks(handed: Sequence[Models]) -> list[np.ndarray]:
@@ -112,6 +43,11 @@ def _source(part: Models | Own | Overlay, row: int, has_own: bool) -> Source:
         return part.slot if has_own else -1
     slot = part.own.slot if has_own else None
     return (row, slot) if row >= 0 else -1 if slot is None else slot
+
+
+def _models_in(term: Term) -> int:
+    """Return how many models a term has for each client."""
+    return len(term.models.stack) if term.all_models and isinstance(term.models, Models) else 1
 
 
 def momentum_slot(slot: str, stream: int) -> str:
@@ -237,11 +173,10 @@ class Federation(ABC):
         self,
         cohort: np.ndarray,
         start: Models | None = None,
-        pulls: Sequence[Pull] = (),
+        objective: Sequence[Term] = (),
         keep: bool = False,
         *,
         partner: Models | Own | None = None,
-        contrasts: Sequence[Contrast] = (),
         slot: str = MODEL,
         stream: int = 0,
         from_rest: bool = False,
@@ -250,19 +185,19 @@ class Federation(ABC):
         """Train the cohort's clients on their own data; the trained models stay where they were trained.
 
         A client begins from the model it kept in this slot (the initial one, if none), with `start` laid over it.
-        With `keep` it holds on to the result between rounds. `partner` is a fixed model whose logits are added to
-        the trained one's. `stream` gives other batches than those of the round's other trainings. Only the parameters
-        of `part` are trained; statistics of normalisation layers follow the batches everywhere.
+        `objective` are terms that its loss has besides the task's. With `keep` it holds on to the result between
+        rounds. `partner` is a fixed model whose outputs are added to the trained one's. `stream` gives other batches
+        than those of the round's other trainings. Only the parameters of `part` are trained; statistics of
+        normalisation layers follow the batches everywhere.
 
         With local.keep_momentum, a client goes on with the momentum of its last training of this slot and stream, and
         keeps it, whether or not it keeps the model; `from_rest` does neither. It stays with the client: no traffic.
         """
-        pulls = [p for p in pulls if p.strength]
-        contrasts = [c for c in contrasts if c.weight]
-        handed = [start, partner, *[p.models for p in pulls], *[c.models for c in contrasts]]
+        terms = [term for term in objective if term.counts]
+        handed = [start, partner, *[term.models for term in terms]]
         stacks = _different_stacks([m for m in handed if isinstance(m, Models)])
         momentum = momentum_slot(slot, stream) if self._keep_momentum and not from_rest else None
-        self._count_training(cohort, start, [p.models for p in pulls], partner, contrasts, momentum is not None)
+        self._count_training(cohort, start, terms, partner, momentum is not None)
         with self.ledger.timed("train"):
             shares = self._split_by_cost(cohort, self._train_cost)
             self._move_to(shares)
@@ -272,8 +207,8 @@ class Federation(ABC):
                 row = next(i for i, stack in enumerate(stacks) if stack is models.stack)
                 return Given(row, models.choice[clients], models.part)
 
-            def beside(clients: np.ndarray) -> Given | str | None:
-                return given(partner, clients) if isinstance(partner, Models) else partner.slot if partner else None
+            def place(models: Models | Own, clients: np.ndarray) -> Given | str:
+                return given(models, clients) if isinstance(models, Models) else models.slot
 
             orders = {
                 worker: TrainOrder(
@@ -285,9 +220,8 @@ class Federation(ABC):
                     part=part,
                     momentum=momentum,
                     start=None if start is None else given(start, clients),
-                    pulls=[(given(p.models, clients), p.strength, p.per_step) for p in pulls],
-                    partner=beside(clients),
-                    contrasts=[(given(c.models, clients), c.on, c.temperature, c.weight) for c in contrasts],
+                    terms=[(replace(t, models=None), place(t.models, clients)) for t in terms if t.models is not None],
+                    partner=None if partner is None else place(partner, clients),
                 )
                 for worker, clients in shares.items()
             }
@@ -671,26 +605,26 @@ class Federation(ABC):
         self,
         cohort: np.ndarray,
         start: Models | None,
-        pulls: Sequence[Models],
+        terms: Sequence[Term],
         partner: Models | Own | None,
-        contrasts: Sequence[Contrast],
         keeps_momentum: bool,
     ) -> None:
         """Count what a training takes: models handed over, the client's own parts, passes over its samples."""
         ledger, everything = self.ledger, self._tensors_in("all")
-        for models in [start, partner, *pulls]:
+        for models in [start, partner, *[term.models for term in terms if not term.all_models]]:
             if isinstance(models, Models):
                 self._count_down(cohort, models)
-        for contrast in contrasts:  # a client must be unlike the other clusters' models too: it receives all of them
-            for model in contrast.models.stack:
-                ledger.down(model, cohort, self._tensors_in(contrast.models.part))
+        for term in terms:  # a contrast: a client must be unlike the other clusters' models too, and receives all
+            if term.all_models and isinstance(term.models, Models):
+                for model in term.models.stack:
+                    ledger.down(model, cohort, self._tensors_in(term.models.part))
         nobody = np.zeros(len(cohort), bool)
         started = start.choice[cohort] >= 0 if start is not None and start.travels else nobody
         covered = self._tensors_in(start.part) if start is not None else ~everything
         ledger.own(int((~started).sum()), everything)
         ledger.own(int(started.sum()), ~covered)
         ledger.own(len(cohort) if keeps_momentum else 0, everything)
-        beside = (partner is not None) + sum(len(c.models.stack) for c in contrasts if c.on == "representations")
+        beside = (partner is not None) + sum(_models_in(term) for term in terms if term.on != "parameters")
         ledger.computed(cohort, self._train_cost[cohort], TRAINING + FORWARD * beside)
 
     def _count_down(self, cohort: np.ndarray, models: Models) -> None:

@@ -16,8 +16,9 @@ clusters that are found again as training goes on. Simplified here:
 import numpy as np
 from pydantic import Field
 
+from rayfl.client.handed import Own, Tested
+from rayfl.client.objective import Proximal
 from rayfl.clustering import NO_CLUSTER, kmeans
-from rayfl.federation.interface import Own, Pull, Tested
 from rayfl.methods.clustered import Clustered
 from rayfl.methods.options import MOST_CLUSTERS, ClusteredOptions
 
@@ -38,7 +39,7 @@ class CGPFL(Clustered):
     def round(self, cohort: np.ndarray) -> None:
         """Train personal models, cluster them, average."""
         state, fed = self.state, self.fed
-        self.local_training(cohort, pulls=[Pull(self.centres(), self.options.mu)], keep=True)
+        self.local_training(cohort, objective=[Proximal(self.centres(), self.options.mu)], keep=True)
         seen = np.flatnonzero(fed.has_model(np.arange(fed.clients)))
         known = (state.assignment != NO_CLUSTER).any()
         points = fed.collect(seen, "dense")

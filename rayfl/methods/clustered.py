@@ -22,8 +22,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rayfl.aggregation import damped_mean
+from rayfl.client.handed import MODEL, Mixture, Models, Own, Tested, everyone
+from rayfl.client.objective import FeatureContrast, ParameterContrast, Proximal, Term
 from rayfl.clustering import NO_CLUSTER
-from rayfl.federation.interface import MODEL, Contrast, Federation, Mixture, Models, Own, Pull, Tested, everyone
+from rayfl.federation.interface import Federation
 from rayfl.methods.method import Method
 from rayfl.methods.options import ClusteredOptions
 from rayfl.models import Part
@@ -140,23 +142,22 @@ class Clustered(Method):
         return bool({"cks", "con_cks"} & set(self.options.addons))
 
     def local_training(
-        self, cohort: np.ndarray, start: Models | None = None, pulls: Sequence[Pull] = (), keep: bool = False
+        self, cohort: np.ndarray, start: Models | None = None, objective: Sequence[Term] = (), keep: bool = False
     ) -> None:
         """Train the cohort toward its clusters, with the add-ons' terms; then move what all clusters share."""
         options, state = self.options, self.state
-        contrasts: list[Contrast] = []
-        pulls = list(pulls)
+        terms = list(objective)
         # Until somebody has trained, W_g is the model that all began with, and not a mean of anything.
         if self._shares_knowledge and not np.array_equal(state.shared, self.fed.initial):
             piece: Part = "backbone" if "con_cks" in options.addons else "all"
-            pulls.append(Pull(everyone(state.shared, self.fed.clients, piece), options.cks.strength))
+            terms.append(Proximal(everyone(state.shared, self.fed.clients, piece), options.cks.strength))
         if "con" in options.addons or "con_cks" in options.addons:
-            own, on = self.centres(), options.con.on
-            if "con_cks" in options.addons:
-                own, on = replace(own, part="head"), "parameters"
-            elif on == "parameters":
-                own = replace(own, part=options.con.part)
-            contrasts.append(Contrast(own, on, options.con.temperature, options.con.weight))
+            strength = (options.con.temperature, options.con.weight)
+            if options.con.on == "parameters" or "con_cks" in options.addons:
+                part = "head" if "con_cks" in options.addons else options.con.part
+                terms.append(ParameterContrast(replace(self.centres(), part=part), *strength))
+            else:
+                terms.append(FeatureContrast(self.centres(), *strength))
         beside: Models | None = None
         if self.additive:
             shared = everyone(state.shared, self.fed.clients)
@@ -164,7 +165,7 @@ class Clustered(Method):
             partner: Models | Own = Own() if keep else (start or self.centres())
             self.fed.train(cohort, start=shared, partner=partner if self.residual else None, slot=GLOBAL)
             beside = shared if self.residual else None
-        self.fed.train(cohort, start, pulls, keep, partner=beside, contrasts=contrasts)
+        self.fed.train(cohort, start, terms, keep, partner=beside)
         if self.additive or self._shares_knowledge:
             self._move_shared(cohort, GLOBAL if self.additive else MODEL)
 

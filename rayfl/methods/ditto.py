@@ -10,7 +10,8 @@ from collections.abc import Mapping
 import numpy as np
 from pydantic import Field
 
-from rayfl.federation.interface import Own, Pull, Tested
+from rayfl.client.handed import Own, Tested
+from rayfl.client.objective import Proximal
 from rayfl.methods.fedavg import FedAvg
 from rayfl.methods.options import MethodOptions
 
@@ -32,7 +33,9 @@ class Ditto(FedAvg):
 
     def round(self, cohort: np.ndarray) -> None:
         """Train the personal model toward W_g as it was sent, and W_g itself by FedAvg."""
-        self.fed.train(cohort, pulls=[Pull(self._global(), self.options.lam)], keep=True, slot=PERSONAL, stream=1)
+        self.fed.train(
+            cohort, objective=[Proximal(self._global(), self.options.lam)], keep=True, slot=PERSONAL, stream=1
+        )
         super().round(cohort)
 
     def tested_models(self) -> Own:

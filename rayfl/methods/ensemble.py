@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from rayfl.federation.interface import Mixture, Models, Pull, everyone
+from rayfl.client.handed import Mixture, Models, everyone
+from rayfl.client.objective import Proximal
 from rayfl.methods.fedprox import MU_SOURCE, THESIS_MU
 from rayfl.methods.method import Method
 from rayfl.methods.options import MOST_CLUSTERS, MethodOptions
@@ -56,11 +57,11 @@ class FedAvgEnsemble(Method):
         """One round of each federation."""
         models = self.state.models.copy()
         for k, model in enumerate(self._models()):
-            self.fed.train(cohort, start=model, pulls=self._pulls(model), stream=k)
+            self.fed.train(cohort, start=model, objective=self._objective(model), stream=k)
             models[k] = self.fed.mean(cohort, self.fed.n_train[cohort])
         self.state.models = models
 
-    def _pulls(self, model: Models) -> list[Pull]:
+    def _objective(self, model: Models) -> list[Proximal]:
         return []
 
     def _models(self) -> tuple[Models, ...]:
@@ -80,5 +81,5 @@ class FedProxEnsemble(FedAvgEnsemble):
 
     Options = ProximalEnsembleOptions
 
-    def _pulls(self, model: Models) -> list[Pull]:
-        return [Pull(model, self.options.mu)]
+    def _objective(self, model: Models) -> list[Proximal]:
+        return [Proximal(model, self.options.mu)]

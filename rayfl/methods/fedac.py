@@ -38,6 +38,8 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
+from rayfl.client.handed import Models, Own, Tested, everyone
+from rayfl.client.objective import Proximal
 from rayfl.clustering import (
     NO_CLUSTER,
     GranularityNorm,
@@ -59,7 +61,6 @@ from rayfl.clustering import (
     unit,
 )
 from rayfl.config import MOST
-from rayfl.federation.interface import Models, Own, Pull, Tested, everyone
 from rayfl.methods.clustered import Clustered
 from rayfl.methods.options import MOST_CLUSTERS, ClusteredOptions
 
@@ -172,9 +173,9 @@ class FedAC(Clustered):
         """Algorithm 1, lines 3 to 13."""
         state, fed = self.state, self.fed
         held_back = self.options.tuning == "silhouette" and not state.tuned
-        centre = Pull(self.centres(), 0.0 if held_back else self.options.mu)
-        embedding = Pull(everyone(state.embedding, fed.clients, "backbone"), self.options.lam)
-        self.local_training(cohort, pulls=[centre, embedding], keep=True)
+        centre = Proximal(self.centres(), 0.0 if held_back else self.options.mu)
+        embedding = Proximal(everyone(state.embedding, fed.clients, "backbone"), self.options.lam)
+        self.local_training(cohort, objective=[centre, embedding], keep=True)
         state.embedding = fed.mean(cohort, part="backbone")
         newcomers = cohort[state.assignment[cohort] == NO_CLUSTER]
         seen = np.union1d(np.flatnonzero(state.assignment != NO_CLUSTER), newcomers)

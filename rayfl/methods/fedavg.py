@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rayfl.federation.interface import Models, Tested, everyone
+from rayfl.client.handed import Models, Tested, everyone
 from rayfl.methods.method import Method
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
+from rayfl.client.handed import everyone
 from rayfl.clustering import NO_CLUSTER, cosine, edc, kmeans
-from rayfl.federation.interface import everyone
 from rayfl.methods.clustered import Clustered, ClusteredState
 from rayfl.methods.options import MOST_CLUSTERS, ClusteredOptions
 

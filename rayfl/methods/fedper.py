@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rayfl.federation.interface import Models, Overlay, Own, Tested, everyone
+from rayfl.client.handed import Models, Overlay, Own, Tested, everyone
 from rayfl.methods.method import Method
 
 

@@ -6,7 +6,7 @@ Every client does all its local steps: the partial work of Li et al. is left out
 import numpy as np
 from pydantic import Field
 
-from rayfl.federation.interface import Pull
+from rayfl.client.objective import Proximal
 from rayfl.methods.fedavg import FedAvg
 from rayfl.methods.options import MethodOptions
 
@@ -30,5 +30,5 @@ class FedProx(FedAvg):
     def round(self, cohort: np.ndarray) -> None:
         """Train from W_g with the pull toward it, average by training samples."""
         model = self._global()
-        self.fed.train(cohort, start=model, pulls=[Pull(model, self.options.mu)])
+        self.fed.train(cohort, start=model, objective=[Proximal(model, self.options.mu)])
         self.state.model = self.fed.mean(cohort, weights=self.fed.n_train[cohort])

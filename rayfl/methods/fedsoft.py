@@ -24,9 +24,10 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
+from rayfl.client.handed import Models, Own, Tested
+from rayfl.client.objective import Proximal
 from rayfl.clustering import NO_CLUSTER
 from rayfl.config import MOST
-from rayfl.federation.interface import Models, Own, Pull, Tested
 from rayfl.methods.clustered import Clustered, ClusteredState
 from rayfl.methods.options import MOST_CLUSTERS, ClusteredOptions
 
@@ -82,7 +83,7 @@ class FedSoft(Clustered):
         mixed = shares / shares.sum(axis=1, keepdims=True) @ state.centres
         mixtures = Models(mixed.astype(np.float32), choice, travels=not due)  # who has all centres can mix them
         start = mixtures if options.start == "mixture" else None
-        self.local_training(cohort, start=start, pulls=[Pull(mixtures, options.lam)], keep=True)
+        self.local_training(cohort, start=start, objective=[Proximal(mixtures, options.lam)], keep=True)
         importance = shares * fed.n_train[cohort, None]
         largest = max(_TOTAL // len(cohort), _LEAST)
         weights = np.rint(importance / importance.max(axis=0) * largest).astype(np.int64)

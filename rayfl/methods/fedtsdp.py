@@ -40,10 +40,10 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
+from rayfl.client.handed import Models, Overlay
 from rayfl.clustering import dbscan, hopkins, jensen_shannon, squared_distances
 from rayfl.config import MOST
 from rayfl.errors import InputError
-from rayfl.federation.interface import Models, Overlay
 from rayfl.methods.fedac import MOST_REPORTED
 from rayfl.methods.method import Method
 from rayfl.methods.options import MethodOptions

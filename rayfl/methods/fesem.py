@@ -25,9 +25,10 @@ from typing import Literal
 import numpy as np
 from pydantic import Field, model_validator
 
+from rayfl.client.handed import Own, Tested
+from rayfl.client.objective import Proximal
 from rayfl.clustering import NO_CLUSTER, best_kmeans
 from rayfl.config import MOST
-from rayfl.federation.interface import Own, Pull, Tested
 from rayfl.methods.clustered import Clustered, ClusteredState
 from rayfl.methods.options import MOST_CLUSTERS, ClusteredOptions, ComparedPart
 
@@ -95,8 +96,8 @@ class FeSEM(Clustered):
             strength = self.options.pull
             if strength is None:
                 strength = 0.1 if self.residual else 0.0
-            pull = Pull(self.centres(), strength, per_step=self.options.pull_reading == "thesis")
-            self.local_training(cohort, start=self.centres(), pulls=[pull])
+            pull = Proximal(self.centres(), strength, per_step=self.options.pull_reading == "thesis")
+            self.local_training(cohort, start=self.centres(), objective=[pull])
         weighted = self.weighted or self.residual  # CAM weighs clients by samples, FeSEM alone does not (Eq. 10, 11)
         self._cluster(cohort, weighted)
         self.recentre(cohort, weighted)

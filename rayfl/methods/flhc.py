@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
+from rayfl.client.handed import everyone
 from rayfl.clustering import agglomerative, squared_distances, update_cosine_distances
 from rayfl.config import MOST
-from rayfl.federation.interface import everyone
 from rayfl.methods.clustered import Clustered, ClusteredState
 from rayfl.methods.options import MOST_CLUSTERS, ClusteredOptions
 

@@ -10,7 +10,7 @@ the loss of the sum (CAM Eq. 2), and with `cam.damped` the damped step of CAM Eq
 import numpy as np
 from pydantic import Field
 
-from rayfl.federation.interface import Tested, everyone
+from rayfl.client.handed import Tested, everyone
 from rayfl.methods.clustered import GLOBAL, Clustered
 from rayfl.methods.options import MOST_CLUSTERS, ClusteredOptions
 

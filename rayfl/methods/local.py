@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from rayfl.federation.interface import Own
+from rayfl.client.handed import Own
 from rayfl.methods.method import Method
 
 

@@ -16,9 +16,9 @@ from typing import Literal
 import numpy as np
 from pydantic import Field, model_validator
 
+from rayfl.client.handed import Models, Own, Tested
 from rayfl.clustering import NO_CLUSTER, kmeans, nearest
 from rayfl.config import MOST
-from rayfl.federation.interface import Models, Own, Tested
 from rayfl.host_memory import collected_need, memory_here, refuse_excess
 from rayfl.methods.clustered import Clustered, ClusteredState
 from rayfl.methods.options import MOST_CLUSTERS, ClusteredOptions

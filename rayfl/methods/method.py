@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rayfl.federation.interface import Federation, Mixture, Models, Overlay, Own, Tested
+from rayfl.client.handed import Mixture, Models, Overlay, Own, Tested
+from rayfl.federation.interface import Federation
 from rayfl.methods.options import MethodOptions
 from rayfl.randomness import Purpose, generator
 

@@ -28,6 +28,7 @@ import numpy as np
 from pydantic import Field
 
 from rayfl.aggregation import trimmed_mean
+from rayfl.client.handed import Own, Tested
 from rayfl.clustering import (
     NO_CLUSTER,
     components,
@@ -38,7 +39,6 @@ from rayfl.clustering import (
     squared_distances,
 )
 from rayfl.config import MOST
-from rayfl.federation.interface import Own, Tested
 from rayfl.host_memory import collected_need, memory_here, refuse_excess
 from rayfl.methods.clustered import Clustered, ClusteredState
 from rayfl.methods.options import ClusteredOptions

@@ -13,7 +13,8 @@ from rayfl.analysis.truth import adjusted_rand, misclustering, normalised_mutual
 from rayfl.client.store import ClientState
 from rayfl.config import Config
 from rayfl.errors import InputError, LostError, MethodError
-from rayfl.federation.interface import Federation, FederationState, Mixture, Models, Overlay, Tested
+from rayfl.federation import Mixture, Models, Overlay, Tested
+from rayfl.federation.interface import Federation, FederationState
 from rayfl.methods import create_method
 from rayfl.models import Layout, Part
 from rayfl.own_code import reason, told_as
