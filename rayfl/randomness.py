@@ -25,6 +25,7 @@ class Purpose(IntEnum):
     DROPOUT = 5
     CLUSTERING = 6
     AUGMENTATION = 7
+    MAP = 8
 
 
 def generator(seed: int, purpose: Purpose, *keys: int) -> np.random.Generator:

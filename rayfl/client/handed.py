@@ -53,6 +53,14 @@ class Mixture:
 Tested = Models | Own | Overlay | Mixture
 
 
+@dataclass(frozen=True)
+class Each:
+    """An array of which each client gets one row: `rows[i]` for client i."""
+
+    array: np.ndarray
+    rows: np.ndarray
+
+
 def everyone(model: np.ndarray, clients: int, part: Part = "all") -> Models:
     """Hand the same model to every client."""
     return Models(model[None], np.zeros(clients, np.int32), part)

@@ -1,6 +1,8 @@
 """What the server asks of a worker, as data that travels: models by their place in what was shared, not themselves."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +34,22 @@ class TrainOrder:
     start: Given | None = None
     terms: list[tuple[Term, Given | str]] = field(default_factory=list)  # without models, and where these are
     partner: Given | str | None = None
+
+
+@dataclass(frozen=True)
+class MapOrder:
+    """See Federation.map. Of each shared array, clients get all, or the rows that are named here for each of them."""
+
+    round: int
+    clients: np.ndarray
+    stream: int
+    function: Callable[..., Any]
+    rows: list[np.ndarray | None]
+
+    @property
+    def name(self) -> str:
+        """What the function is called."""
+        return getattr(self.function, "__qualname__", type(self.function).__name__)
 
 
 #: Where a worker finds a model to test: a row of the stack (-1: the initial model), a client's slot, or both: a part of

@@ -3,7 +3,7 @@
 The same class runs in this process and inside a Ray actor; it does not know which.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,10 @@ from rayfl.client.augmentation import Augmentation
 from rayfl.client.batches import draw_batches, largest_batch
 from rayfl.client.bound import Bound, Partner
 from rayfl.client.choice import try_together
+from rayfl.client.client import Client
 from rayfl.client.evaluation import score_together
 from rayfl.client.loop import train_alone
-from rayfl.client.orders import EvaluateOrder, Source, TrainOrder
+from rayfl.client.orders import EvaluateOrder, MapOrder, Source, TrainOrder
 from rayfl.client.schedules import learning_rate
 from rayfl.client.stacked import predictions, sample_losses, stacked_logits
 from rayfl.client.store import ClientState, ClientStates
@@ -109,7 +110,7 @@ class Worker:
             else:
                 vectors = [train_alone(self.model, trainee, local, lr, self.task) for trainee in trainees]
         for client, vector, trainee in zip(clients, vectors, trainees, strict=True):
-            self._store(order.slot, client, vector.cpu().numpy(), order.keep)
+            self.store(order.slot, client, vector.cpu().numpy(), order.keep)
             if order.momentum is not None and trainee.velocity is not None:
                 momentum = np.zeros(self.layout.size, np.float32)  # as long as a model; buffers have none
                 momentum[: self.layout.parameters] = trainee.velocity.cpu().numpy()
@@ -122,7 +123,7 @@ class Worker:
         ranges = self.layout.ranges(part)
         sums: dict[int, ExactSum] = {}
         for client, cluster, weight in zip(clients.tolist(), clusters.tolist(), weights.tolist(), strict=True):
-            vector = self._model_of(slot, client)
+            vector = self.model_of(slot, client)
             piece = vector[ranges[0]] if len(ranges) == 1 else np.concatenate([vector[r] for r in ranges])
             sums.setdefault(cluster, ExactSum(piece.size, bits)).add(piece, weight)
         return {cluster: s.total for cluster, s in sums.items()}
@@ -138,7 +139,7 @@ class Worker:
                 self._uncount(slot, client)
         for client, cluster in wanted.items():
             if client not in counted:
-                sums.setdefault(cluster, ExactSum(self.layout.size, bits)).add(self._model_of(slot, client))
+                sums.setdefault(cluster, ExactSum(self.layout.size, bits)).add(self.model_of(slot, client))
                 counted[client] = cluster
         for cluster in sums.keys() - set(wanted.values()):
             del sums[cluster]
@@ -146,19 +147,19 @@ class Worker:
 
     def project(self, low_rank: LowRankMap, slot: str, clients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return M (w - w_0) and ||w - w_0||^2 of each client's parameters w."""
-        vectors = [self._model_of(slot, c)[: self.layout.parameters] for c in clients.tolist()]
+        vectors = [self.model_of(slot, c)[: self.layout.parameters] for c in clients.tolist()]
         initial = self.initial[: self.layout.parameters]
         distances = [float(np.square(v - initial, dtype=np.float64).sum()) for v in vectors]
         return project_all(low_rank, vectors, initial), np.array(distances)
 
     def distances(self, points: np.ndarray, slot: str, clients: np.ndarray) -> np.ndarray:
         """Return the squared L2 distance of each client's parameters from each point (n, K)."""
-        models = (self._model_of(slot, c)[None, : self.layout.parameters] for c in clients.tolist())
+        models = (self.model_of(slot, c)[None, : self.layout.parameters] for c in clients.tolist())
         return np.concatenate([squared_distances(model, points) for model in models])
 
     def collect(self, _: Any, slot: str, clients: np.ndarray, where: slice) -> np.ndarray:
         """Return a piece of each client's model, stacked."""
-        return np.stack([self._model_of(slot, c)[where] for c in clients.tolist()])
+        return np.stack([self.model_of(slot, c)[where] for c in clients.tolist()])
 
     def losses(self, stacks: list[np.ndarray], clients: np.ndarray, partner: np.ndarray | None) -> np.ndarray:
         """Return, for each model of the first stack, its mean loss on each client's training data, and the share of
@@ -167,7 +168,7 @@ class Worker:
         stack = torch.tensor(stacks[0], device=self.device)
         found: tuple[list, list] = ([], [])
         for at, client in enumerate(clients.tolist()):
-            inputs, labels = self._samples(client, self.partition.train_of(client))
+            inputs, labels = self.samples(client, self.partition.train_of(client))
             beside = None
             if partner is not None and partner[at] >= 0:
                 fixed = torch.tensor(stacks[1][partner[at]], device=self.device)
@@ -183,9 +184,24 @@ class Worker:
         inputs = inputs.to(self.device)
         outputs = []
         for client in clients.tolist():
-            vector = torch.tensor(self._model_of(slot, client), device=self.device)
+            vector = torch.tensor(self.model_of(slot, client), device=self.device)
             outputs.append(predictions(self.model, vector, inputs).cpu().numpy())
         return np.stack(outputs)
+
+    def map(self, arrays: Sequence[Any], order: MapOrder) -> tuple[list[tuple[np.ndarray, ...]], dict[str, list[int]]]:
+        """Run a function on clients; return each one's results, and who has kept what. See Federation.map."""
+        results: list[tuple[np.ndarray, ...]] = []
+        kept: dict[str, list[int]] = {}
+        for at, number in enumerate(order.clients.tolist()):
+            client = Client(self, number, order.round, order.stream)
+            given = [array if rows is None else array[rows[at]] for array, rows in zip(arrays, order.rows, strict=True)]
+            with told_as(ClientError, f"client {number} failed in round {order.round}, in {order.name}"):
+                found = order.function(client, *given)
+                several = found if isinstance(found, tuple) else (found,)
+                results.append(tuple(np.asarray(each) for each in several if each is not None))
+            for name in client.newly_kept:
+                kept.setdefault(name, []).append(number)
+        return results, kept
 
     def evaluate(self, stacks: list[np.ndarray | None], order: EvaluateOrder) -> tuple[np.ndarray, np.ndarray]:
         """Test clients, those of a task together; return them, and a row of numbers for each metric and the loss."""
@@ -199,24 +215,25 @@ class Worker:
             if given is not None:
                 self.model.load(given, self.layout.ranges(order.laid[0]))
             others = [self._overlaid(*model, part) for model, part in zip(models[1:], order.laid[1:], strict=True)]
-            tests = [self._samples(c, samples_of(c)) for c in members.tolist()]
+            tests = [self.samples(c, samples_of(c)) for c in members.tolist()]
             clients += members.tolist()
             scores += score_together(self.model, tests, others, order.combine, self.task)
         return np.array(clients), np.array(scores).T
 
     # -- inside -----------------------------------------------------------------------------------------------
 
-    def _model_of(self, slot: str, client: int) -> np.ndarray:
+    def model_of(self, slot: str, client: int) -> np.ndarray:
+        """Return a client's latest model in a slot, the initial one if there is none. Not to be written to."""
         found = self.states.get(slot, client)
         return self.initial if found is None else found
 
     def _found(self, stack: np.ndarray | None, source: Source, client: int) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the model that a source speaks of, and the one of which a part is laid over it."""
         if isinstance(source, str):
-            return self._model_of(source, client), None
+            return self.model_of(source, client), None
         if isinstance(source, tuple):
             row, slot = source
-            below = self.initial if slot is None else self._model_of(slot, client)
+            below = self.initial if slot is None else self.model_of(slot, client)
             return below, None if stack is None else stack[row]
         return (self.initial if source < 0 or stack is None else stack[source]), None
 
@@ -252,7 +269,7 @@ class Worker:
         return torch.tensor(kept[: self.layout.parameters], device=self.device)
 
     def _start(self, stacks: list[np.ndarray], order: TrainOrder, at: int, client: int) -> torch.Tensor:
-        own = self._model_of(order.slot, client) if self.states.is_kept(order.slot, client) else self.initial
+        own = self.model_of(order.slot, client) if self.states.is_kept(order.slot, client) else self.initial
         if order.start is None or order.start.rows[at] < 0:
             return self._overlaid(own, None, "all")
         return self._overlaid(own, stacks[order.start.stack][order.start.rows[at]], order.start.part)
@@ -261,7 +278,7 @@ class Worker:
         if order.partner is None:
             return None
         if isinstance(order.partner, str):
-            return Partner(torch.tensor(self._model_of(order.partner, client), device=self.device))
+            return Partner(torch.tensor(self.model_of(order.partner, client), device=self.device))
         if order.partner.rows[at] < 0:
             return None
         return Partner(torch.tensor(stacks[order.partner.stack][order.partner.rows[at]], device=self.device))
@@ -273,7 +290,9 @@ class Worker:
         bound: list[Bound] = []
         for term, given in order.terms:
             if isinstance(given, str):
-                bound.append(Bound(term, torch.tensor(self._model_of(given, client), device=self.device)[None]))
+                kept = self.states.get(given, client)
+                if kept is not None:
+                    bound.append(Bound(term, torch.tensor(kept, device=self.device)[None]))
                 continue
             row = int(given.rows[at])
             if row < 0:
@@ -288,13 +307,14 @@ class Worker:
                 bound.append(Bound(term, vector[None], part=given.part))
         return bound
 
-    def _store(self, slot: str, client: int, vector: np.ndarray, keep: bool) -> None:
+    def store(self, slot: str, client: int, vector: np.ndarray, keep: bool) -> None:
+        """Put a client's new model where it was."""
         if client in self._counted.get(slot, {}):
             self._uncount(slot, client)  # its old model leaves the sums before it is overwritten
         self.states.put(slot, client, vector, keep)
 
     def _uncount(self, slot: str, client: int) -> None:
-        self._sums[slot][self._counted[slot].pop(client)].subtract(self._model_of(slot, client))
+        self._sums[slot][self._counted[slot].pop(client)].subtract(self.model_of(slot, client))
 
     def _batches(self, client: int, keys: tuple[int, ...]) -> Iterator[Batch]:
         """Yield the batches of a client's round, made several at a time, since each call costs."""
@@ -306,7 +326,7 @@ class Worker:
         done = 0
         for begin in range(0, len(drawn), steps):
             block = drawn[begin : begin + steps]
-            inputs, labels = self._samples(client, indices[np.concatenate(block)])
+            inputs, labels = self.samples(client, indices[np.concatenate(block)])
             if augmentation is not None:
                 inputs = augmentation.apply(inputs, done)
             done += len(labels)
@@ -321,6 +341,7 @@ class Worker:
         rng = generator(self.config.seed, Purpose.AUGMENTATION, *keys)
         return Augmentation(local.augment, local.crop_padding, rng, samples, self.dataset.shift)
 
-    def _samples(self, client: int, indices: np.ndarray) -> Batch:
+    def samples(self, client: int, indices: np.ndarray) -> Batch:
+        """Return samples as a client sees them, on this worker's device."""
         inputs, labels = self.dataset.batch(indices, self.partition.transform_for(client))
         return inputs.to(self.device), labels.to(self.device)

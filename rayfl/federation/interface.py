@@ -5,16 +5,16 @@ process, or actors on Ray), so two federations cannot disagree. Results never de
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rayfl.aggregation import fraction_bits, mean_of
-from rayfl.client.handed import MODEL, Mixture, Models, Overlay, Own, Tested
+from rayfl.client.handed import MODEL, Each, Mixture, Models, Overlay, Own, Tested
 from rayfl.client.objective import Term
-from rayfl.client.orders import EvaluateOrder, Given, Source, Task, TrainOrder
+from rayfl.client.orders import EvaluateOrder, Given, MapOrder, Source, Task, TrainOrder
 from rayfl.client.passes import Combine, Split, plan_groups
 from rayfl.client.store import ClientState
 from rayfl.clustering.similarity import LowRankMap
@@ -394,6 +394,79 @@ class Federation(ABC):
         for worker, at in shares.items():
             outputs[at] = answers[worker]
         return outputs
+
+    def map(
+        self,
+        clients: np.ndarray,
+        function: Callable[..., Any],
+        *arrays: np.ndarray | Each,
+        slot: str = MODEL,
+        stream: int = 0,
+        at_server: bool = False,
+    ) -> Any:
+        """Run `function(client, *arrays)` on each of these clients; return what it returns, stacked in their order.
+
+        `client` is a rayfl.client.client.Client: its data, models, what it keeps, a seeded generator, the device. The
+        function returns an array, a tuple of arrays, or None; arrays of all clients have the same shapes. It is called
+        where the client's latest model of `slot` is. `stream` gives other random numbers than the round's other calls.
+
+        The arrays travel to each client, models once per round, and the results back. With `at_server` the function
+        stands for what the server does with whole models that it was sent: then only those are counted.
+        """
+        if len(clients) == 0:
+            return None
+        self._count_map(clients, arrays, at_server, slot)
+        where, orders = self._slot(slot).where, {}
+        at_home = np.where(where[clients] >= 0, where[clients], self._home[clients])
+        shares = {int(w): clients[at_home == w] for w in np.unique(at_home[at_home >= 0])}
+        for worker, who in self._split_by_cost(clients[at_home < 0], self.n_train, bound=False).items():
+            shares[worker] = np.concatenate([shares[worker], who]) if worker in shares else who
+        for worker, who in shares.items():
+            rows = [array.rows[who] if isinstance(array, Each) else None for array in arrays]
+            orders[worker] = MapOrder(self.round, who, stream, function, rows)
+        shared = self._share([array.array if isinstance(array, Each) else array for array in arrays])
+        answers = self._ask("map", {worker: (order,) for worker, order in orders.items()}, shared)
+        found: dict[int, tuple[np.ndarray, ...]] = {}
+        for worker, (results, kept) in answers.items():
+            found.update(zip(shares[worker].tolist(), results, strict=True))
+            for name, who in kept.items():
+                self._note_kept(name, np.array(who), worker)
+        each = [found[client] for client in clients.tolist()]
+        shapes = {tuple(array.shape for array in results) for results in each}
+        if len(shapes) > 1:
+            raise ValueError(f"{orders[next(iter(orders))].name} gave arrays of different shapes: {sorted(shapes)[:3]}")
+        if not at_server:
+            self.ledger.up(clients, sum(array.nbytes for results in each for array in results))
+        stacked = tuple(np.stack(arrays) for arrays in zip(*each, strict=True))
+        return stacked[0] if len(stacked) == 1 else stacked or None
+
+    def _note_kept(self, name: str, clients: np.ndarray, worker: int) -> None:
+        """Remember that these clients keep something new, on this worker."""
+        slot = self._slot(name)
+        slot.where[clients], slot.kept[clients], slot.unsent[clients] = worker, True, True
+        self._home[clients], self._changed_in[clients] = worker, self.round
+
+    def _count_map(self, clients: np.ndarray, arrays: Sequence[np.ndarray | Each], at_server: bool, slot: str) -> None:
+        """Count what a call of `map` sends to clients, or with `at_server` what they had to send."""
+        if at_server:
+            self._count_up(clients, "all", slot)
+            return
+        everything = self._tensors_in("all")
+        for given in arrays:
+            array = given.array if isinstance(given, Each) else given
+            models = array.dtype == np.float32 and array.shape[-1:] == (self.layout.size,)
+            if isinstance(given, Each):
+                for row in np.unique(given.rows[clients]):
+                    who = clients[given.rows[clients] == row]
+                    if models and array.ndim == 2:
+                        self.ledger.down(array[row], who, everything)
+                    else:
+                        self.ledger.down_bytes(who, array[row].nbytes, new=len(who))
+            elif models and array.ndim <= 2:
+                for model in np.atleast_2d(array):
+                    self.ledger.down(model, clients, everything)
+            else:
+                self.ledger.down_bytes(clients, array.nbytes, new=len(clients))
 
     def evaluate(self, tested: Tested, split: Split = "test") -> dict[str, np.ndarray]:
         """Return the task's metrics and the loss, by name, of every client on its own test or validation set.

@@ -1,0 +1,139 @@
+"""One client as a function given to `fed.map` sees it: data, models, what it keeps, random numbers, the device."""
+
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+
+from rayfl.client.handed import MODEL
+from rayfl.client.schedules import learning_rate
+from rayfl.client.stacked import sample_losses, stacked_features, stacked_logits
+from rayfl.client.task import Task
+from rayfl.config import LocalConfig
+from rayfl.models import FlatModel, Layout
+from rayfl.randomness import Purpose, generator
+
+if TYPE_CHECKING:
+    from rayfl.client.worker import Worker
+
+
+class Client:
+    """What a function of one's own may look at and change of one client.
+
+    Vectors are models as flat arrays (size,), parameters first; see `layout`. What a function computes may depend on
+    nothing but this client, its arguments and `rng`: then it gives the same bits wherever the client happens to be.
+    """
+
+    def __init__(self, worker: "Worker", number: int, round: int, stream: int) -> None:
+        self._worker, self.number, self.round, self._stream = worker, number, round, stream
+        self.newly_kept: set[str] = set()
+        self._rng: np.random.Generator | None = None
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """Random numbers of this client, round and call."""
+        if self._rng is None:
+            keys = (self.round, self.number, self._stream)
+            self._rng = generator(self._worker.config.seed, Purpose.MAP, *keys)
+        return self._rng
+
+    @property
+    def device(self) -> torch.device:
+        """Where this client computes."""
+        return self._worker.device
+
+    @property
+    def layout(self) -> Layout:
+        """Where each tensor lies in a vector."""
+        return self._worker.layout
+
+    @property
+    def task(self) -> Task:
+        """The loss and the metrics."""
+        return self._worker.task
+
+    @property
+    def local(self) -> LocalConfig:
+        """How clients train: the config's `local`."""
+        return self._worker.config.local
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of this round."""
+        return learning_rate(self.local, self.round)
+
+    @property
+    def initial(self) -> np.ndarray:
+        """The model that all clients begin with."""
+        return self._worker.initial
+
+    # -- data --------------------------------------------------------------------------------------------------------
+
+    def samples(self, split: Literal["train", "validation"] = "train") -> tuple[torch.Tensor, torch.Tensor]:
+        """Return inputs, as networks see them, and labels, on this client's device. Test samples are for testing."""
+        partition = self._worker.partition
+        of = partition.train_of if split == "train" else partition.validation_of
+        return self._worker.samples(self.number, of(self.number))
+
+    def label_counts(self) -> np.ndarray:
+        """Return how many training samples this client has of each class."""
+        return np.bincount(self.samples()[1].cpu().numpy(), minlength=self._worker.dataset.classes)
+
+    # -- models, and what else is kept -------------------------------------------------------------------------------
+
+    def model(self, slot: str = MODEL) -> np.ndarray:
+        """Return a copy of the latest model of a slot; the initial one if there is none."""
+        return self._worker.model_of(slot, self.number).copy()
+
+    def kept(self, name: str) -> np.ndarray | None:
+        """Return a copy of the vector that was kept under a name; None if there is none."""
+        found = self._worker.states.get(name, self.number)
+        return None if found is None else found.copy()
+
+    def keep(self, name: str, vector: np.ndarray) -> None:
+        """Keep a vector, as long as a model or its parameters, from round to round; it is saved with checkpoints."""
+        size, parameters = self.layout.size, self.layout.parameters
+        if vector.shape not in ((size,), (parameters,)):
+            raise ValueError(f"a vector of shape {vector.shape} cannot be kept: it must be as long as a model, {size}")
+        whole = np.zeros(size, np.float32)
+        whole[: len(vector)] = vector
+        self._worker.store(name, self.number, whole, keep=True)
+        self.newly_kept.add(name)
+
+    # -- computing ---------------------------------------------------------------------------------------------------
+
+    @property
+    def network(self) -> FlatModel:
+        """The network, which lends its architecture: whatever is in it now may be of another client."""
+        return self._worker.model
+
+    def outputs(self, vectors: np.ndarray, inputs: torch.Tensor) -> np.ndarray:
+        """Return the outputs of models (K, size) for samples, in eval mode (K, n, outputs)."""
+        return stacked_logits(self.network, self._tensor(vectors), inputs).cpu().numpy()
+
+    def features(self, vectors: np.ndarray, inputs: torch.Tensor) -> np.ndarray:
+        """Return what the heads of models (K, size) get for samples, in eval mode (K, n, features)."""
+        return stacked_features(self.network, self._tensor(vectors), inputs).cpu().numpy()
+
+    def losses(self, vectors: np.ndarray) -> np.ndarray:
+        """Return the loss of models (K, size) on each training sample, in eval mode (K, n)."""
+        return sample_losses(self.network, self._tensor(vectors), *self.samples(), task=self.task).cpu().numpy()
+
+    def gradient(self, vector: np.ndarray) -> np.ndarray:
+        """Return the gradient (parameters,) of the mean loss over all training samples, in eval mode."""
+        network, (inputs, labels) = self.network, self.samples()
+        with network.outside.fresh():
+            network.load(vector)
+            network.gradient.zero_()
+            network.module.eval()
+            for x, y in zip(inputs.split(_PASS), labels.split(_PASS), strict=True):
+                (self.task.loss(network.module(x), y).sum() / len(labels)).backward()
+            found = network.gradient.cpu().numpy().copy()
+        network.gradient.zero_()
+        return found
+
+    def _tensor(self, vectors: np.ndarray) -> torch.Tensor:
+        return torch.tensor(np.atleast_2d(vectors), device=self.device)
+
+
+_PASS = 512  # samples per pass of `gradient`
