@@ -13,6 +13,7 @@ from rayfl.client.vectorised import train_together
 from rayfl.client.worker import Worker
 from rayfl.config import load_config
 from rayfl.errors import InputError
+from rayfl.federation import library
 from rayfl.federation.interface import Federation
 from rayfl.federation.serial import SerialFederation
 from rayfl.methods import METHODS, method_options
@@ -231,7 +232,7 @@ def test_ifca_takes_the_model_of_least_loss_and_averages_those_who_took_it(quick
     fed, clients = server.fed, np.arange(12)
     fed.begin_round(1)
     centres = server.method.state.centres.copy()
-    losses = fed.losses(clients, centres)
+    losses = library.losses(fed, clients, centres)
     server.run_round(1)
     state = server.method.state
     assert np.array_equal(state.assignment, losses.argmin(axis=1))
@@ -256,7 +257,7 @@ def test_losses_are_means_per_sample_of_each_model_on_each_clients_own_training_
     fed = server.fed
     assert isinstance(fed, SerialFederation)
     worker, stack = fed._worker, fed.initial_models(3)
-    found = fed.losses(np.array([7, 2]), stack)
+    found = library.losses(fed, np.array([7, 2]), stack)
     for row, client in enumerate((7, 2)):
         inputs, labels = worker._samples(client, worker.partition.train_of(client))
         for k in range(3):
@@ -335,8 +336,8 @@ def test_fedsofts_centres_are_means_weighted_by_shares_of_least_loss(quick: Call
     server = quick("fedsoft", "method.clusters=3", "method.smoothing=0.01")
     fed, clients = server.fed, np.arange(12)
     fed.begin_round(1)
-    shares = np.maximum(fed.shares_of_least_loss(clients, server.method.state.centres), 0.01)
-    assert np.allclose(fed.shares_of_least_loss(clients, server.method.state.centres).sum(axis=1), 1)
+    shares = np.maximum(library.shares_of_least_loss(fed, clients, server.method.state.centres), 0.01)
+    assert np.allclose(library.shares_of_least_loss(fed, clients, server.method.state.centres).sum(axis=1), 1)
     server.run_round(1)
     models = fed.collect(clients).astype(float)
     for k in range(3):

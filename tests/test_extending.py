@@ -11,7 +11,7 @@ from faults import actors, kill
 from tables import assert_same
 
 from rayfl.config import load_config
-from rayfl.federation import Each, everyone
+from rayfl.federation import Each, everyone, library
 from rayfl.launch import simulate
 from rayfl.results import Run
 from rayfl.simulation.screen import Screen
@@ -193,7 +193,7 @@ def test_losses_outputs_and_gradients_are_those_of_the_network(serial_server: Ma
         return client.losses(stack).mean(axis=1)
 
     found = fed.map(np.arange(8), compare, stack)
-    np.testing.assert_array_equal(found, fed.losses(np.arange(8), stack))
+    np.testing.assert_array_equal(found, library.losses(fed, np.arange(8), stack))
 
 
 def test_what_is_kept_goes_into_checkpoints(serial_server: Make) -> None:

@@ -202,8 +202,8 @@ def test_absent_clients_are_asked_for_nothing_when_the_map_is_new(serial_server:
     map_bytes, sketch = 3 * fed.layout.parameters * 4, (3 + 1) * 8
     for number in range(1, 6):
         new_map = (number - 1) % 2 == 0
-        cohort, before = server._cohort(number), fed._has_map[1].copy()
-        state = fedac(server).state
+        cohort, state = server._cohort(number), fedac(server).state
+        before = state.has_map.copy()
         in_a_cluster = int((state.assignment[cohort] != NO_CLUSTER).sum())
         summary = server.run_round(number).summary
         assert summary["bytes_up"] == 5 * (model + sketch)
@@ -222,12 +222,12 @@ def test_absent_clients_are_asked_for_nothing_when_the_map_is_new(serial_server:
 def test_the_server_cannot_project_models_that_it_has_not_got(serial_server: Make) -> None:
     server = serial_server("local.steps=1", "method.components=3")
     server.run_round(1)
-    low_rank = fedac(server).state.low_rank
-    assert low_rank is not None
+    method = fedac(server)
+    method.state.low_rank = None  # so that a map is fitted
     server.fed.begin_round(2)
-    server.fed.train(np.array([3]), keep=True)
+    server.fed.train(np.array([3, 5, 6, 7, 8]), keep=True)
     with pytest.raises(ValueError, match=r"has not got the latest models of all of the clients \[3, 4\]"):
-        server.fed.project(np.array([3, 4, 5]), low_rank, present=np.array([5]))
+        method._sketch(np.array([5, 6, 7, 8]), np.arange(3, 9))
 
 
 def test_the_similarity_matrix_comes_on_request(serial_server: Make) -> None:

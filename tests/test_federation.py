@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 from tables import assert_same
 
+from rayfl.client.orders import MapOrder
 from rayfl.clustering import LowRankMap
 from rayfl.config import load_config
 from rayfl.errors import ClientError, DivergedError, InputError
-from rayfl.federation import FeatureContrast, Models, ParameterContrast, Proximal, everyone
+from rayfl.federation import FeatureContrast, Models, ParameterContrast, Proximal, Sent, everyone
 from rayfl.federation.interface import FLOAT_BYTES
 from rayfl.federation.serial import SerialFederation
+from rayfl.methods.fedac import project_models
 from rayfl.results import Run
 from rayfl.simulation.preparation import prepare
 from rayfl.simulation.server import Server
@@ -161,8 +163,9 @@ def test_bytes_are_what_a_deployment_would_send(federation: Callable[..., Serial
     dim = fed.layout.parameters
     fed.begin_round(2)
     low_rank = LowRankMap(np.zeros(dim, np.float32), np.eye(3, dim, dtype=np.float32))
-    fed.project(cohort, low_rank)
-    fed.project(cohort, low_rank)
+    size = low_rank.components.size * FLOAT_BYTES
+    fed.map(cohort, project_models, Sent(low_rank, size, new=5), together=True)
+    fed.map(cohort, project_models, Sent(low_rank, size, new=0), together=True)
     assert fed.ledger.bytes_down == 5 * 3 * dim * FLOAT_BYTES  # the map travels once
     assert fed.ledger.bytes_up == 2 * 5 * (3 + 1) * 8
 
@@ -185,6 +188,7 @@ def test_a_broadcast_is_unchanged_after_a_round(ray_session: None) -> None:
 
     from rayfl.actors.client_actor import HEALTH, ClientActor
     from rayfl.client.orders import EvaluateOrder, Given, TrainOrder
+    from rayfl.federation import library
 
     prepared = prepare(load_config(None, ["local.steps=2"]))
     stack = prepared.facts.initial[None].copy()
@@ -198,7 +202,8 @@ def test_a_broadcast_is_unchanged_after_a_round(ray_session: None) -> None:
     terms: list = [Proximal(None, 0.5), ParameterContrast(None, 0.5, 1.0), FeatureContrast(None, 0.5, 1.0)]
     order = TrainOrder(1, clients, start=both[0], terms=[(term, both[1]) for term in terms], partner=both[1])
     ray.get(actor.call.remote(1, "train", shared, order), timeout=120)
-    ray.get(actor.call.remote(1, "losses", shared, clients, choice), timeout=120)
+    asked = MapOrder(1, clients, 0, library._losses, [None, choice])
+    ray.get(actor.call.remote(1, "map", shared, asked), timeout=120)
     tasks: list = [((0, 0), clients)]
     ray.get(actor.call.remote(1, "evaluate", shared, EvaluateOrder(tasks, "logits", ("all", "all"))), timeout=120)
     for array in ray.get(shared):
@@ -222,7 +227,9 @@ def test_what_leaves_an_actor_is_one_sum_per_cluster_and_d_numbers_per_client(
     low_rank = LowRankMap(
         np.zeros(fed.layout.parameters, np.float32), np.eye(5, fed.layout.parameters, dtype=np.float32)
     )
-    assert len(pickle.dumps(worker.project(low_rank, "model", cohort))) < 20 * (5 + 1) * 8 + 2_000
+    order = MapOrder(1, cohort, 0, project_models, [None], together=True)
+    sketches = np.concatenate([np.append(*result) for result in worker.map([low_rank], order)[0]])
+    assert len(pickle.dumps(sketches)) < 20 * (5 + 1) * 8 + 2_000
 
 
 def test_a_failing_client_is_named_with_its_round_and_traceback(

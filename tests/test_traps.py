@@ -14,7 +14,7 @@ from rayfl.clustering import bipartition, components, cosine
 from rayfl.config import DataConfig, PartitionConfig, load_config
 from rayfl.data import make_partition
 from rayfl.data.sources import load_dataset
-from rayfl.federation import FeatureContrast, Models, ParameterContrast, everyone
+from rayfl.federation import FeatureContrast, Models, ParameterContrast, everyone, library
 from rayfl.federation.serial import SerialFederation
 from rayfl.methods.sr_fca import SRFCAState
 from rayfl.simulation.preparation import prepare
@@ -154,7 +154,7 @@ def test_testing_leaves_batch_norm_alone(serial_server: Make, bn_module: str) ->
     worker = fed._worker
     for indices, vector, found in (
         (worker.partition.test_of(client), centres[assigned(looked_at)[client]], again["loss"][client]),
-        (worker.partition.train_of(client), centres[1], fed.losses(np.array([client]), centres)[0, 1]),
+        (worker.partition.train_of(client), centres[1], library.losses(fed, np.array([client]), centres)[0, 1]),
     ):
         inputs, labels = worker._samples(client, indices)
         worker.model.load(vector)
@@ -239,7 +239,7 @@ def test_a_clients_label_is_the_one_its_own_data_ask_for_whoever_else_is_there(s
     server = small("ifca", "method.clusters=4", "participation.count=5")
     for number in (1, 2, 3):
         server.fed.begin_round(number)
-        least = server.fed.losses(EVERYONE, server.method.state.centres).argmin(axis=1)
+        least = library.losses(server.fed, EVERYONE, server.method.state.centres).argmin(axis=1)
         cohort = server._cohort(number)
         server.run_round(number)
         assert np.array_equal(assigned(server)[cohort], least[cohort])
@@ -347,7 +347,7 @@ def test_a_cluster_that_recluster_empties_takes_its_model_with_it(small: Make) -
     useless = alone[0] * 30.0  # sure of itself, and wrong on most
     state.centres = np.stack([useless, alone[:6].mean(axis=0), alone[6:].mean(axis=0)])
     state.assignment[:] = np.repeat([0, 1, 2], 4)
-    losses = fed.losses(EVERYONE, state.centres)
+    losses = library.losses(fed, EVERYONE, state.centres)
     centres = state.centres.copy()
     method._recluster_and_merge()  # type: ignore[attr-defined]
     assert (losses.argmin(axis=1) > 0).all()
@@ -396,7 +396,7 @@ def test_shares_of_least_loss_are_counted_over_models_for_each_sample(small: Mak
     fed = small("fedsoft", "method.clusters=3", "partition.samples=[20, 40]").fed
     assert isinstance(fed, SerialFederation)
     worker, centres = fed._worker, fed.initial_models(3)
-    found = fed.shares_of_least_loss(np.array([3, 8]), centres)
+    found = library.shares_of_least_loss(fed, np.array([3, 8]), centres)
     for row, client in enumerate((3, 8)):
         inputs, labels = worker._samples(client, worker.partition.train_of(client))
         each = []

@@ -75,6 +75,10 @@ class Client:
         of = partition.train_of if split == "train" else partition.validation_of
         return self._worker.samples(self.number, of(self.number))
 
+    def public(self, samples: np.ndarray) -> torch.Tensor:
+        """Return public samples, which no client has, by their numbers, as networks see them."""
+        return self._worker.dataset.batch(samples)[0].to(self.device)
+
     def label_counts(self) -> np.ndarray:
         """Return how many training samples this client has of each class."""
         return np.bincount(self.samples()[1].cpu().numpy(), minlength=self._worker.dataset.classes)
@@ -111,13 +115,22 @@ class Client:
         """Return the outputs of models (K, size) for samples, in eval mode (K, n, outputs)."""
         return stacked_logits(self.network, self._tensor(vectors), inputs).cpu().numpy()
 
+    def probabilities(self, vectors: np.ndarray, inputs: torch.Tensor) -> np.ndarray:
+        """Return the class probabilities that models (K, size) give samples, in eval mode (K, n, classes)."""
+        return stacked_logits(self.network, self._tensor(vectors), inputs).softmax(2).cpu().numpy()
+
     def features(self, vectors: np.ndarray, inputs: torch.Tensor) -> np.ndarray:
         """Return what the heads of models (K, size) get for samples, in eval mode (K, n, features)."""
         return stacked_features(self.network, self._tensor(vectors), inputs).cpu().numpy()
 
-    def losses(self, vectors: np.ndarray) -> np.ndarray:
-        """Return the loss of models (K, size) on each training sample, in eval mode (K, n)."""
-        return sample_losses(self.network, self._tensor(vectors), *self.samples(), task=self.task).cpu().numpy()
+    def losses(self, vectors: np.ndarray, beside: np.ndarray | None = None) -> np.ndarray:
+        """Return the loss of models (K, size) on each training sample, in eval mode (K, n).
+
+        The outputs of a model `beside` (size,) are added to those of each (CAM, Eq. 2).
+        """
+        (inputs, labels), stack = self.samples(), self._tensor(vectors)
+        added = None if beside is None else stacked_logits(self.network, self._tensor(beside), inputs)[0]
+        return sample_losses(self.network, stack, inputs, labels, added, self.task).cpu().numpy()
 
     def gradient(self, vector: np.ndarray) -> np.ndarray:
         """Return the gradient (parameters,) of the mean loss over all training samples, in eval mode."""

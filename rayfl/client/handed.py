@@ -1,6 +1,7 @@
 """The models that clients are handed, trained from, held near to, and tested with, as a method says it."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -55,10 +56,19 @@ Tested = Models | Own | Overlay | Mixture
 
 @dataclass(frozen=True)
 class Each:
-    """An array of which each client gets one row: `rows[i]` for client i."""
+    """An array of which each client gets one row: `rows[i]` for client i, None if that is below 0."""
 
     array: np.ndarray
     rows: np.ndarray
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Anything that clients need, of so many bytes; some may have got it in an earlier round, `new` of them not yet."""
+
+    value: Any
+    bytes: int
+    new: int
 
 
 def everyone(model: np.ndarray, clients: int, part: Part = "all") -> Models:

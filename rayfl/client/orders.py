@@ -45,6 +45,7 @@ class MapOrder:
     stream: int
     function: Callable[..., Any]
     rows: list[np.ndarray | None]
+    together: bool = False
 
     @property
     def name(self) -> str:

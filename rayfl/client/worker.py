@@ -19,12 +19,10 @@ from rayfl.client.evaluation import score_together
 from rayfl.client.loop import train_alone
 from rayfl.client.orders import EvaluateOrder, MapOrder, Source, TrainOrder
 from rayfl.client.schedules import learning_rate
-from rayfl.client.stacked import predictions, sample_losses, stacked_logits
 from rayfl.client.store import ClientState, ClientStates
 from rayfl.client.task import find_task
 from rayfl.client.trainee import Trainee
 from rayfl.client.vectorised import train_together
-from rayfl.clustering.similarity import LowRankMap, project_all, squared_distances
 from rayfl.config import Config
 from rayfl.data import Dataset, Partition
 from rayfl.errors import ClientError
@@ -145,62 +143,27 @@ class Worker:
             del sums[cluster]
         return {cluster: s.total for cluster, s in sums.items()}
 
-    def project(self, low_rank: LowRankMap, slot: str, clients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return M (w - w_0) and ||w - w_0||^2 of each client's parameters w."""
-        vectors = [self.model_of(slot, c)[: self.layout.parameters] for c in clients.tolist()]
-        initial = self.initial[: self.layout.parameters]
-        distances = [float(np.square(v - initial, dtype=np.float64).sum()) for v in vectors]
-        return project_all(low_rank, vectors, initial), np.array(distances)
-
-    def distances(self, points: np.ndarray, slot: str, clients: np.ndarray) -> np.ndarray:
-        """Return the squared L2 distance of each client's parameters from each point (n, K)."""
-        models = (self.model_of(slot, c)[None, : self.layout.parameters] for c in clients.tolist())
-        return np.concatenate([squared_distances(model, points) for model in models])
-
     def collect(self, _: Any, slot: str, clients: np.ndarray, where: slice) -> np.ndarray:
         """Return a piece of each client's model, stacked."""
         return np.stack([self.model_of(slot, c)[where] for c in clients.tolist()])
 
-    def losses(self, stacks: list[np.ndarray], clients: np.ndarray, partner: np.ndarray | None) -> np.ndarray:
-        """Return, for each model of the first stack, its mean loss on each client's training data, and the share of
-        the samples on which it has the least loss of all (2, n, K).
-        """
-        stack = torch.tensor(stacks[0], device=self.device)
-        found: tuple[list, list] = ([], [])
-        for at, client in enumerate(clients.tolist()):
-            inputs, labels = self.samples(client, self.partition.train_of(client))
-            beside = None
-            if partner is not None and partner[at] >= 0:
-                fixed = torch.tensor(stacks[1][partner[at]], device=self.device)
-                beside = stacked_logits(self.model, fixed[None], inputs)[0]
-            losses = sample_losses(self.model, stack, inputs, labels, beside, self.task).cpu().numpy()
-            found[0].append(losses.mean(axis=1))
-            found[1].append(np.bincount(losses.argmin(axis=0), minlength=len(stack)) / len(labels))
-        return np.array(found)
-
-    def predictions(self, _: Any, slot: str, clients: np.ndarray, samples: np.ndarray) -> np.ndarray:
-        """Return each client's model's probabilities for these samples of the data set, as they are."""
-        inputs, _labels = self.dataset.batch(samples)
-        inputs = inputs.to(self.device)
-        outputs = []
-        for client in clients.tolist():
-            vector = torch.tensor(self.model_of(slot, client), device=self.device)
-            outputs.append(predictions(self.model, vector, inputs).cpu().numpy())
-        return np.stack(outputs)
-
     def map(self, arrays: Sequence[Any], order: MapOrder) -> tuple[list[tuple[np.ndarray, ...]], dict[str, list[int]]]:
         """Run a function on clients; return each one's results, and who has kept what. See Federation.map."""
-        results: list[tuple[np.ndarray, ...]] = []
+        clients = [Client(self, number, order.round, order.stream) for number in order.clients.tolist()]
+        if order.together:
+            with told_as(ClientError, f"clients failed in round {order.round}, in {order.name}"):
+                found = order.function(clients, *arrays)
+            results = list(zip(*[np.array(each) for each in _several(found)], strict=True))
+        else:
+            results = []
+            for at, client in enumerate(clients):
+                given = [_row(*pair, at) for pair in zip(arrays, order.rows, strict=True)]
+                with told_as(ClientError, f"client {client.number} failed in round {order.round}, in {order.name}"):
+                    results.append(tuple(np.array(each) for each in _several(order.function(client, *given))))
         kept: dict[str, list[int]] = {}
-        for at, number in enumerate(order.clients.tolist()):
-            client = Client(self, number, order.round, order.stream)
-            given = [array if rows is None else array[rows[at]] for array, rows in zip(arrays, order.rows, strict=True)]
-            with told_as(ClientError, f"client {number} failed in round {order.round}, in {order.name}"):
-                found = order.function(client, *given)
-                several = found if isinstance(found, tuple) else (found,)
-                results.append(tuple(np.asarray(each) for each in several if each is not None))
+        for client in clients:
             for name in client.newly_kept:
-                kept.setdefault(name, []).append(number)
+                kept.setdefault(name, []).append(client.number)
         return results, kept
 
     def evaluate(self, stacks: list[np.ndarray | None], order: EvaluateOrder) -> tuple[np.ndarray, np.ndarray]:
@@ -345,3 +308,12 @@ class Worker:
         """Return samples as a client sees them, on this worker's device."""
         inputs, labels = self.dataset.batch(indices, self.partition.transform_for(client))
         return inputs.to(self.device), labels.to(self.device)
+
+
+def _row(array: Any, rows: np.ndarray | None, at: int) -> Any:
+    """Return what the client in this place gets of an array: all, its row, or None where that is below 0."""
+    return array if rows is None else None if rows[at] < 0 else array[rows[at]]
+
+
+def _several(found: Any) -> tuple:
+    return () if found is None else found if isinstance(found, tuple) else (found,)

@@ -1,8 +1,9 @@
 """How a method reaches its clients: the interface, what is counted, and the in-process federation."""
 
-from rayfl.client.handed import Each, Mixture, Models, Overlay, Own, Tested, everyone
+from rayfl.client.handed import Each, Mixture, Models, Overlay, Own, Sent, Tested, everyone
 from rayfl.client.objective import FeatureContrast, Linear, ParameterContrast, Proximal, Term
 from rayfl.federation.interface import Federation
+from rayfl.federation.library import distances, losses, shares_of_least_loss
 
 __all__ = [
     "Each",
@@ -15,7 +16,11 @@ __all__ = [
     "Own",
     "ParameterContrast",
     "Proximal",
+    "Sent",
     "Term",
     "Tested",
+    "distances",
     "everyone",
+    "losses",
+    "shares_of_least_loss",
 ]

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rayfl.aggregation import fraction_bits, mean_of
-from rayfl.client.handed import MODEL, Each, Mixture, Models, Overlay, Own, Tested
+from rayfl.client.handed import MODEL, Each, Mixture, Models, Overlay, Own, Sent, Tested
 from rayfl.client.objective import Term
 from rayfl.client.orders import EvaluateOrder, Given, MapOrder, Source, Task, TrainOrder
 from rayfl.client.passes import Combine, Split, plan_groups
 from rayfl.client.store import ClientState
-from rayfl.clustering.similarity import LowRankMap
 from rayfl.config import ModelConfig
 from rayfl.errors import InputError
 from rayfl.federation.ledger import FORWARD, TRAINING, Ledger
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from rayfl.models import FlatModel
 
 FLOAT_BYTES = 4
-SKETCH_BYTES = 8  # sketches travel as float64: they are few, and distances between them are small
 
 
 def _different_stacks(handed: Sequence[Models]) -> list[np.ndarray]:
@@ -43,6 +41,11 @@ def _source(part: Models | Own | Overlay, row: int, has_own: bool) -> Source:
         return part.slot if has_own else -1
     slot = part.own.slot if has_own else None
     return (row, slot) if row >= 0 else -1 if slot is None else slot
+
+
+def _whole(given: np.ndarray | Each | Sent) -> Any:
+    """Return what is shared with all workers of an argument of `map`."""
+    return given.array if isinstance(given, Each) else given.value if isinstance(given, Sent) else given
 
 
 def _models_in(term: Term) -> int:
@@ -105,8 +108,6 @@ class FederationState:
 
     kept: dict[str, np.ndarray]  # by slot, the clients that hold on to a model
     unsent: dict[str, np.ndarray]  # by slot, for these clients, the tensors not yet uploaded
-    has_map: np.ndarray  # the clients that have got the low-rank map
-    map_digest: str
 
 
 class Federation(ABC):
@@ -125,9 +126,6 @@ class Federation(ABC):
         self._home = np.full(self.clients, -1)  # the worker that holds what a client keeps
         self._slots: dict[str, _Slot] = {}
         self._changed_in = np.zeros(self.clients, np.int64)  # the round in which what a client keeps last changed
-        self._has_map: tuple[LowRankMap | None, np.ndarray] = (None, np.zeros(self.clients, bool))
-        self._map_digest = ""
-        self._shared_map: Any = None
 
     # -- how a federation reaches its workers -----------------------------------------------------------------
 
@@ -155,6 +153,10 @@ class Federation(ABC):
     def has_model(self, clients: np.ndarray, slot: str = MODEL) -> np.ndarray:
         """Return which of these clients have a model of their own: one they keep, or one trained this round."""
         return self._slot(slot).where[clients] >= 0
+
+    def unsent(self, clients: np.ndarray, slot: str = MODEL) -> np.ndarray:
+        """Return which of these clients have something in their latest model that the server has not got."""
+        return self._slot(slot).unsent[clients].any(axis=1)
 
     def forget(self) -> None:
         """Begin anew: no client has any model, on any worker."""
@@ -293,51 +295,6 @@ class Federation(ABC):
         sums = [{row_of[cluster]: total for cluster, total in a.items()} for a in answers.values()]
         return self._means(sums, len(clusters), totals, bits, "all")
 
-    def project(
-        self, clients: np.ndarray, low_rank: LowRankMap, slot: str = MODEL, present: np.ndarray | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Let clients project their latest model: (n, D) sketches M (w - w_0), and each model's ||w - w_0||^2.
-
-        The map travels to a client once, when it is new; D + 1 numbers per client come back. With `present`, only these
-        are asked: for the others the server projects the whole model that they sent it last, and nothing travels.
-        """
-        asked = clients if present is None else np.intersect1d(clients, present)
-        stored = np.setdiff1d(clients, asked)
-        if self._slot(slot).unsent[stored].any():
-            raise ValueError(f"the server has not got the latest models of all of the clients {stored.tolist()}")
-        known, has = self._has_map
-        if known is not low_rank:
-            digest = low_rank.digest()
-            if digest != self._map_digest:  # else it is the same one, read from a checkpoint
-                has = np.zeros(self.clients, bool)
-            self._map_digest = digest
-            self._shared_map = self._share(low_rank)
-        self.ledger.down_bytes(asked, low_rank.components.size * FLOAT_BYTES, new=int((~has[asked]).sum()))
-        has[asked] = True
-        self._has_map = (low_rank, has)
-        self.ledger.up(asked, len(asked) * (len(low_rank.components) + 1) * SKETCH_BYTES)
-        shares = self._split_by_place(clients, slot)
-        answers = self._ask("project", {w: (slot, clients[at]) for w, at in shares.items()}, self._shared_map)
-        sketches = np.empty((len(clients), len(low_rank.components)))
-        distances = np.empty(len(clients))
-        for worker, at in shares.items():
-            sketches[at], distances[at] = answers[worker]
-        return sketches, distances
-
-    def distances(self, clients: np.ndarray, points: np.ndarray, slot: str = MODEL) -> np.ndarray:
-        """Return the squared L2 distance of each client's latest parameters from each of `points` (n, K).
-
-        The server does this with whole models that it was sent, so only those are counted.
-        """
-        self._count_up(clients, "all", slot)
-        shares = self._split_by_place(clients, slot)
-        shared = self._share(points[:, : self.layout.parameters])
-        answers = self._ask("distances", {w: (slot, clients[at]) for w, at in shares.items()}, shared)
-        found = np.empty((len(clients), len(points)))
-        for worker, at in shares.items():
-            found[at] = answers[worker]
-        return found
-
     def collect(self, clients: np.ndarray, part: Part = "all", slot: str = MODEL, buffers: bool = False) -> np.ndarray:
         """Bring these clients' latest models to the server, the parameters of one part (n, numbers of it).
 
@@ -352,79 +309,50 @@ class Federation(ABC):
             vectors[at] = answers[worker]
         return vectors
 
-    def losses(self, clients: np.ndarray, stack: np.ndarray, partner: Models | None = None) -> np.ndarray:
-        """Return the mean loss per sample of every model of the stack on each client's training data (n, K).
-
-        With `partner`, each client's model of it is added to every model of the stack, logit by logit.
-        """
-        return self._compare(clients, stack, partner)[0]
-
-    def shares_of_least_loss(self, clients: np.ndarray, stack: np.ndarray) -> np.ndarray:
-        """Return the share of each client's training samples on which each model has the least loss (n, K)."""
-        return self._compare(clients, stack, None)[1]
-
-    def _compare(self, clients: np.ndarray, stack: np.ndarray, partner: Models | None) -> tuple[np.ndarray, np.ndarray]:
-        for model in stack:
-            self.ledger.down(model, clients, self._tensors_in("all"))
-        if partner is not None:
-            self._count_down(clients, partner)
-        models = len(stack) + (partner is not None)
-        self.ledger.computed(clients, self.n_train[clients], models * FORWARD)
-        self.ledger.up(clients, len(clients) * len(stack) * FLOAT_BYTES)
-        shared = self._share([stack, *([partner.stack] if partner else [])])
-        shares = self._split_by_cost(clients, self.n_train, bound=False)
-        answers = self._ask(
-            "losses", {w: (who, None if partner is None else partner.choice[who]) for w, who in shares.items()}, shared
-        )
-        found = np.full((2, self.clients, len(stack)), np.nan)
-        for worker, who in shares.items():
-            found[:, who] = answers[worker]
-        return found[0, clients], found[1, clients]
-
-    def predictions(self, clients: np.ndarray, samples: np.ndarray, slot: str = MODEL) -> np.ndarray:
-        """Return the softmax outputs of these clients' latest models on samples of the data set (n, samples, classes).
-
-        The server does this with models it was sent, so only those are counted.
-        """
-        self._count_up(clients, "all", slot)
-        shares = self._split_by_place(clients, slot)
-        answers = self._ask("predictions", {w: (slot, clients[at], samples) for w, at in shares.items()})
-        first = next(iter(answers.values()))
-        outputs = np.empty((len(clients), *first.shape[1:]), first.dtype)
-        for worker, at in shares.items():
-            outputs[at] = answers[worker]
-        return outputs
-
     def map(
         self,
         clients: np.ndarray,
         function: Callable[..., Any],
-        *arrays: np.ndarray | Each,
-        slot: str = MODEL,
+        *arrays: np.ndarray | Each | Sent,
+        slot: str | None = MODEL,
         stream: int = 0,
         at_server: bool = False,
+        together: bool = False,
+        passes: float = 0,
+        result_bytes: int | None = None,
     ) -> Any:
         """Run `function(client, *arrays)` on each of these clients; return what it returns, stacked in their order.
 
         `client` is a rayfl.client.client.Client: its data, models, what it keeps, a seeded generator, the device. The
         function returns an array, a tuple of arrays, or None; arrays of all clients have the same shapes. It is called
-        where the client's latest model of `slot` is. `stream` gives other random numbers than the round's other calls.
+        where the client's latest model of `slot` is, or anywhere if that is None. `stream` gives other random numbers
+        than the round's other calls. With `together` it is called once for several clients, as a list, and returns a
+        row for each: then it is the function that must not let a client's result depend on the others.
 
-        The arrays travel to each client, models once per round, and the results back. With `at_server` the function
-        stands for what the server does with whole models that it was sent: then only those are counted.
+        The arrays travel to each client, models once per round, and the results back: `result_bytes` from each client
+        if they are not those of the arrays. `passes` over its training samples is what a client computes. With
+        `at_server` the function stands for what the server does with whole models that it was sent: then only those
+        are counted.
         """
         if len(clients) == 0:
             return None
-        self._count_map(clients, arrays, at_server, slot)
-        where, orders = self._slot(slot).where, {}
-        at_home = np.where(where[clients] >= 0, where[clients], self._home[clients])
+        orders: dict[int, MapOrder] = {}
+        at_home = np.full(len(clients), -1)
+        if slot is not None:
+            where = self._slot(slot).where[clients]
+            at_home = np.where(where >= 0, where, self._home[clients])
+            if at_server and (where < 0).any():
+                raise ValueError(f"clients {clients[where < 0].tolist()} have no model in slot {slot!r} to work on")
+        self._count_map(clients, arrays, at_server, slot or MODEL)
+        if passes:
+            self.ledger.computed(clients, self.n_train[clients], passes)
         shares = {int(w): clients[at_home == w] for w in np.unique(at_home[at_home >= 0])}
         for worker, who in self._split_by_cost(clients[at_home < 0], self.n_train, bound=False).items():
             shares[worker] = np.concatenate([shares[worker], who]) if worker in shares else who
         for worker, who in shares.items():
             rows = [array.rows[who] if isinstance(array, Each) else None for array in arrays]
-            orders[worker] = MapOrder(self.round, who, stream, function, rows)
-        shared = self._share([array.array if isinstance(array, Each) else array for array in arrays])
+            orders[worker] = MapOrder(self.round, who, stream, function, rows, together)
+        shared = self._share([_whole(array) for array in arrays])
         answers = self._ask("map", {worker: (order,) for worker, order in orders.items()}, shared)
         found: dict[int, tuple[np.ndarray, ...]] = {}
         for worker, (results, kept) in answers.items():
@@ -436,7 +364,8 @@ class Federation(ABC):
         if len(shapes) > 1:
             raise ValueError(f"{orders[next(iter(orders))].name} gave arrays of different shapes: {sorted(shapes)[:3]}")
         if not at_server:
-            self.ledger.up(clients, sum(array.nbytes for results in each for array in results))
+            sizes = [sum(array.nbytes for array in results) for results in each]
+            self.ledger.up(clients, sum(sizes) if result_bytes is None else len(clients) * result_bytes)
         stacked = tuple(np.stack(arrays) for arrays in zip(*each, strict=True))
         return stacked[0] if len(stacked) == 1 else stacked or None
 
@@ -446,17 +375,23 @@ class Federation(ABC):
         slot.where[clients], slot.kept[clients], slot.unsent[clients] = worker, True, True
         self._home[clients], self._changed_in[clients] = worker, self.round
 
-    def _count_map(self, clients: np.ndarray, arrays: Sequence[np.ndarray | Each], at_server: bool, slot: str) -> None:
+    def _count_map(
+        self, clients: np.ndarray, arrays: Sequence[np.ndarray | Each | Sent], at_server: bool, slot: str
+    ) -> None:
         """Count what a call of `map` sends to clients, or with `at_server` what they had to send."""
         if at_server:
             self._count_up(clients, "all", slot)
             return
         everything = self._tensors_in("all")
         for given in arrays:
-            array = given.array if isinstance(given, Each) else given
+            if isinstance(given, Sent):
+                self.ledger.down_bytes(clients, given.bytes, given.new)
+                continue
+            array = _whole(given)
             models = array.dtype == np.float32 and array.shape[-1:] == (self.layout.size,)
             if isinstance(given, Each):
-                for row in np.unique(given.rows[clients]):
+                rows = np.unique(given.rows[clients])
+                for row in rows[rows >= 0]:
                     who = clients[given.rows[clients] == row]
                     if models and array.ndim == 2:
                         self.ledger.down(array[row], who, everything)
@@ -507,7 +442,7 @@ class Federation(ABC):
         """Return what must be known to go on from here, the clients' models aside."""
         kept = {name: np.flatnonzero(slot.kept) for name, slot in self._slots.items() if slot.kept.any()}
         unsent = {name: self._slots[name].unsent[clients] for name, clients in kept.items()}
-        return FederationState(kept, unsent, np.flatnonzero(self._has_map[1]), self._map_digest)
+        return FederationState(kept, unsent)
 
     def changed_since(self, number: int) -> np.ndarray:
         """Return the clients whose kept models have changed after round `number`."""
@@ -533,14 +468,11 @@ class Federation(ABC):
             slot = self._slot(name)
             slot.kept[clients] = True
             slot.unsent[clients] = state.unsent[name]
-        has = np.zeros(self.clients, bool)
-        has[state.has_map] = True
-        self._has_map, self._map_digest = (None, has), state.map_digest
 
     def _refuse_foreign(self, state: FederationState) -> None:
         """Refuse what cannot be a state of this federation: other clients, or another network."""
         faults = [] if state.kept.keys() == state.unsent.keys() else ["unsent"]
-        for name, clients in {**state.kept, "has_map": state.has_map}.items():
+        for name, clients in state.kept.items():
             array = isinstance(clients, np.ndarray) and clients.ndim == 1 and clients.dtype.kind == "i"
             numbers = array and len(np.unique(clients)) == len(clients)
             if not numbers or (len(clients) and not 0 <= clients.min() <= clients.max() < self.clients):

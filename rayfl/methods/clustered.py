@@ -26,6 +26,7 @@ from rayfl.client.handed import MODEL, Mixture, Models, Own, Tested, everyone
 from rayfl.client.objective import FeatureContrast, ParameterContrast, Proximal, Term
 from rayfl.clustering import NO_CLUSTER
 from rayfl.federation.interface import Federation
+from rayfl.federation.library import losses
 from rayfl.methods.method import Method
 from rayfl.methods.options import ClusteredOptions
 from rayfl.models import Part
@@ -172,7 +173,7 @@ class Clustered(Method):
     def losses(self, clients: np.ndarray, stack: np.ndarray) -> np.ndarray:
         """Return the loss of every model of the stack on each client's training data; with CAM, of the sum (Eq. 2)."""
         partner = everyone(self.state.shared, self.fed.clients) if self.residual else None
-        return self.fed.losses(clients, stack, partner)
+        return losses(self.fed, clients, stack, partner)
 
     def tested(self, models: Models | Own) -> Tested:
         """Return what a client is tested with, given the model of its cluster or its own."""

@@ -33,12 +33,12 @@ granularity (Algorithm 3), every round, and the silhouette. Departures from the 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
-from rayfl.client.handed import Models, Own, Tested, everyone
+from rayfl.client.handed import Models, Own, Sent, Tested, everyone
 from rayfl.client.objective import Proximal
 from rayfl.clustering import (
     NO_CLUSTER,
@@ -61,8 +61,13 @@ from rayfl.clustering import (
     unit,
 )
 from rayfl.config import MOST
+from rayfl.federation.interface import FLOAT_BYTES
+from rayfl.federation.library import distances
 from rayfl.methods.clustered import Clustered
 from rayfl.methods.options import MOST_CLUSTERS, ClusteredOptions
+
+if TYPE_CHECKING:
+    from rayfl.client.client import Client
 
 #: The map is fitted on at most so many models, since all of them must come to the server for it.
 MOST_FITTED = 256
@@ -117,6 +122,7 @@ class FedACState:
     low_rank: LowRankMap | None  # M
     sketches: np.ndarray  # (m, D): M (w_i - w_0) of each client's last model
     from_initial: np.ndarray  # (m,): ||w_i - w_0||^2
+    has_map: np.ndarray  # (m,) whether a client has got M
     next_number: int = 0
     tuned: bool = False
     clusters_before: int = 0
@@ -167,6 +173,7 @@ class FedAC(Clustered):
             low_rank=None,
             sketches=np.zeros((m, 0)),
             from_initial=np.zeros(m),
+            has_map=np.zeros(m, bool),
         )
 
     def round(self, cohort: np.ndarray) -> None:
@@ -201,9 +208,26 @@ class FedAC(Clustered):
             state.sketches = np.zeros((self.fed.clients, len(state.low_rank.components)))
             centres = list(state.centres[:, : self.fed.layout.parameters])
             state.centre_sketches = project_all(state.low_rank, centres, self._initial())
-            state.sketches[seen], state.from_initial[seen] = self.fed.project(seen, state.low_rank, present=cohort)
+            state.has_map[:] = False
+            # For the others the server projects the whole models that they sent it last, and nothing travels.
+            absent = np.setdiff1d(seen, cohort)
+            if self.fed.unsent(absent).any():
+                raise ValueError(f"the server has not got the latest models of all of the clients {absent.tolist()}")
+            self._project(absent, at_server=True)
+        self._project(cohort)
+
+    def _project(self, clients: np.ndarray, at_server: bool = False) -> None:
+        """Let clients project their models: a map that is new travels to each of them once, and D + 1 numbers back."""
+        state = self.state
+        assert state.low_rank is not None
+        if not len(clients):
             return
-        state.sketches[cohort], state.from_initial[cohort] = self.fed.project(cohort, state.low_rank)
+        new = int((~state.has_map[clients]).sum())
+        sent = Sent(state.low_rank, state.low_rank.components.size * FLOAT_BYTES, new)
+        found = self.fed.map(clients, project_models, sent, together=True, at_server=at_server)
+        state.sketches[clients], state.from_initial[clients] = found
+        if not at_server:
+            state.has_map[clients] = True
 
     def _fit_on(self, cohort: np.ndarray, seen: np.ndarray) -> np.ndarray:
         """Return the clients whose models the map is fitted on: D directions need D + 1 of them."""
@@ -254,7 +278,7 @@ class FedAC(Clustered):
     def _likeness(self, cohort: np.ndarray) -> np.ndarray:
         """Return how like each centre these clients are, by their whole weights; the greatest is the most similar."""
         centres, origin = self.state.centres[:, : self.fed.layout.parameters], self._origin_point()[None]
-        found = self.fed.distances(cohort, np.vstack([centres, origin]))
+        found = distances(self.fed, cohort, np.vstack([centres, origin]))
         if self.options.similarity == "l2":
             return -found[:, :-1]
         return cosine_by_distances(found[:, :-1], found[:, -1], squared_distances(centres, origin)[:, 0])
@@ -364,7 +388,7 @@ class FedAC(Clustered):
         seen = np.flatnonzero(state.assignment != NO_CLUSTER)
         fixed = np.stack([self._initial(), self._origin_point()])
         chunks = [seen[first : first + COMPARED] for first in range(0, len(seen), COMPARED)]
-        columns = [fed.distances(seen, fixed), *[fed.distances(seen, fed.collect(chunk)) for chunk in chunks]]
+        columns = [distances(fed, seen, fixed), *[distances(fed, seen, fed.collect(chunk)) for chunk in chunks]]
         from_fixed, between = columns[0], np.hstack(columns[1:])
         points = np.zeros((len(seen) + 1, len(seen) + 1))  # the clients that were seen, and w_0 for the others
         points[:-1, :-1], points[-1, :-1], points[:-1, -1] = between, from_fixed[:, 0], from_fixed[:, 0]
@@ -381,3 +405,14 @@ class FedAC(Clustered):
         state = self.state
         rows = np.searchsorted(state.clusters, state.assignment)
         return Models(state.centres, np.where(state.assignment == NO_CLUSTER, -1, rows))
+
+
+def project_models(clients: "list[Client]", low_rank: LowRankMap) -> tuple[np.ndarray, np.ndarray]:
+    """Return M (w - w_0) and ||w - w_0||^2 of each client's parameters w, as numbers of 8 bytes: they are few."""
+    size, initial = clients[0].layout.parameters, clients[0].initial
+    sketches, from_initial = [], []
+    for first in range(0, len(clients), COMPARED):
+        vectors = [client.model()[:size] for client in clients[first : first + COMPARED]]
+        sketches.append(project_all(low_rank, vectors, initial[:size]))
+        from_initial += [float(np.square(v - initial[:size], dtype=np.float64).sum()) for v in vectors]
+    return np.concatenate(sketches), np.array(from_initial)

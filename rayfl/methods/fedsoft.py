@@ -28,6 +28,7 @@ from rayfl.client.handed import Models, Own, Tested
 from rayfl.client.objective import Proximal
 from rayfl.clustering import NO_CLUSTER
 from rayfl.config import MOST
+from rayfl.federation.library import shares_of_least_loss
 from rayfl.methods.clustered import Clustered, ClusteredState
 from rayfl.methods.options import MOST_CLUSTERS, ClusteredOptions
 
@@ -75,7 +76,7 @@ class FedSoft(Clustered):
         due = (fed.round - 1) % options.estimate_every == 0
         asked = cohort if due else cohort[~state.shares[cohort].any(axis=1)]
         if len(asked):
-            state.shares[asked] = np.maximum(fed.shares_of_least_loss(asked, state.centres), options.smoothing)
+            state.shares[asked] = np.maximum(shares_of_least_loss(fed, asked, state.centres), options.smoothing)
             state.assignment[asked] = state.shares[asked].argmax(axis=1)
         shares = state.shares[cohort]
         choice = np.full(fed.clients, -1)

@@ -35,7 +35,7 @@ says, and the paper explains the rise of H in its Figure 11 by it.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -48,6 +48,9 @@ from rayfl.methods.fedac import MOST_REPORTED
 from rayfl.methods.method import Method
 from rayfl.methods.options import MethodOptions
 from rayfl.models import Part
+
+if TYPE_CHECKING:
+    from rayfl.client.client import Client
 
 #: The most clients that the Hopkins statistic is taken over.
 HOPKINS_SAMPLE = 100
@@ -128,7 +131,7 @@ class FedTSDP(Method):
         rng = self.rng()
         size = min(options.public_batch, len(fed.public))
         batch = rng.choice(len(fed.public), size, replace=False, p=state.draw / state.draw.sum())
-        predictions = fed.predictions(cohort, fed.public[batch])
+        predictions = fed.map(cohort, _predictions, fed.public[batch], at_server=True)
         state.statistic = hopkins(predictions.reshape(len(cohort), -1), rng, min(len(cohort), HOPKINS_SAMPLE))
         state.clustered = state.statistic > options.hopkins
         if state.clustered or options.report_divergence:
@@ -187,3 +190,8 @@ class FedTSDP(Method):
     def _shared(self) -> Models:
         """Return each client's shared layers: the first L_s, rounded up to a half."""
         return Models(self.state.models, self.state.assignment, ceil(2 * self.state.shared_layers) / 2)
+
+
+def _predictions(client: "Client", samples: np.ndarray) -> np.ndarray:
+    """Return the class probabilities that a client's model gives public samples (samples, classes)."""
+    return client.probabilities(client.model(), client.public(samples))[0]

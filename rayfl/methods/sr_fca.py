@@ -39,6 +39,7 @@ from rayfl.clustering import (
     squared_distances,
 )
 from rayfl.config import MOST
+from rayfl.federation.library import losses
 from rayfl.host_memory import collected_need, memory_here, refuse_excess
 from rayfl.methods.clustered import Clustered, ClusteredState
 from rayfl.methods.options import ClusteredOptions
@@ -111,7 +112,7 @@ class OneShot(Clustered):
         state.present = seen
         state.alone = fed.collect(state.present, slot=ALONE, buffers=True)
         if self.options.distance == "cross_loss":
-            state.losses = fed.losses(state.present, state.alone)
+            state.losses = losses(fed, state.present, state.alone)
         distances = self._between_models(state.alone, state.losses)
         state.threshold = self.options.threshold or widest_gap(distances)
         found = components(distances, state.threshold, self.options.smallest)
@@ -204,10 +205,10 @@ class SRFCA(OneShot):
             rows = recluster(to_clusters)
             between = distances[len(present) :, len(present) :]
         else:
-            losses = fed.losses(present, state.centres)  # f_i(w_c)
-            to_clusters = losses_to_clusters(losses, state.losses, before)
+            found = losses(fed, present, state.centres)  # f_i(w_c)
+            to_clusters = losses_to_clusters(found, state.losses, before)
             rows = recluster(to_clusters)
-            between = losses_between_clusters(losses, rows)
+            between = losses_between_clusters(found, rows)
         after, part_of = merge_near_clusters(rows, to_clusters, between, state.threshold, self.options.smallest)
         merged = int(part_of.max()) + 1
         state.centres = np.stack([state.centres[part_of == k].mean(axis=0) for k in range(merged)])
