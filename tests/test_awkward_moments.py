@@ -130,6 +130,16 @@ def test_any_number_of_ctrl_c_ends_with_the_message_and_the_exit_code_of_one(gap
     assert driver.log.read_text().splitlines()[-1].endswith(f"rayfl resume {driver.path}")
 
 
+def test_a_signal_after_the_end_of_a_run_does_not_make_it_a_failure(tmp_path: Path) -> None:
+    """The folder is printed, and Python takes its time to leave."""
+    driver = Driver(tmp_path, [*SMALL, "rounds=2", "federation=serial"])
+    wait_until(lambda: driver.log.read_text().endswith(f"{driver.path}\n"), "the folder on the last line", 120)
+    while driver.process.poll() is None:
+        driver.process.send_signal(signal.SIGTERM)
+        time.sleep(0.001)
+    assert driver.process.returncode == 0, driver.log.read_text()
+
+
 def test_three_ctrl_c_in_a_row(ray_session: None, tmp_path: Path, reference: Run) -> None:
     driver = Driver(tmp_path, [*SMALL, "rounds=400", session_address(), "ray.actors=2"])
     assert driver.wait_for_rounds(3), driver.log.read_text()

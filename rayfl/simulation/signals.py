@@ -78,8 +78,8 @@ def stopping(grace: float = GRACE, *, last: bool = False) -> Iterator[Stop]:
     """Let SIGINT and SIGTERM raise Stopped while a run starts; later they are remembered, see `Stop.between_rounds`.
 
     If the caller does not act on them within `grace` seconds, or if a second SIGINT comes, Stopped is raised where the
-    process stands. Further ones are ignored while it tidies up; with `last`, until the process ends. Inside another
-    `stopping`, that one's stop is used. Outside the main thread signals are somebody else's: nothing is changed.
+    process stands. Further ones are ignored while it tidies up; with `last`, until the process ends, also after a run
+    that came to its end: its exit code says so. Inside another `stopping`, that one's stop is used. Outside the main thread signals are somebody else's: nothing is changed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield Stop()
@@ -96,13 +96,13 @@ def stopping(grace: float = GRACE, *, last: bool = False) -> Iterator[Stop]:
     try:
         yield stop
     except KeyboardInterrupt as error:
-        if last:
-            before |= {signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: signal.SIG_IGN}
         if isinstance(error, Stopped):
             raise
         # Whatever a handler raises while Ray waits, Ray raises a KeyboardInterrupt of its own.
         raise stop.stopped() from None
     finally:
+        if last:
+            before |= {signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: signal.SIG_IGN}
         signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in before.items():
             signal.signal(number, handler)
