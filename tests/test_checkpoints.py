@@ -27,7 +27,7 @@ from tables import assert_same, tables
 from rayfl.client.store import ClientState
 from rayfl.config import load_config
 from rayfl.errors import ClientError, InputError, RayflError
-from rayfl.federation.interface import FederationState
+from rayfl.federation.places import FederationState
 from rayfl.launch import resume, simulate
 from rayfl.packing import pack, unpack
 from rayfl.results import TABLES, Run, Storage, load

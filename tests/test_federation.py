@@ -18,8 +18,8 @@ from rayfl.clustering import LowRankMap
 from rayfl.config import load_config
 from rayfl.errors import ClientError, DivergedError, InputError
 from rayfl.federation import FeatureContrast, Models, ParameterContrast, Proximal, Sent, everyone
-from rayfl.federation.interface import FLOAT_BYTES
 from rayfl.federation.serial import SerialFederation
+from rayfl.federation.traffic import FLOAT_BYTES
 from rayfl.methods.fedac import project_models
 from rayfl.results import Run
 from rayfl.simulation.preparation import prepare

@@ -97,7 +97,7 @@ def test_clients_with_the_same_shared_model_share_passes_unless_they_have_layers
     fed.train(CLIENTS, keep=True)
 
     def plan(*tested: Any) -> tuple[list, list]:
-        tasks, bound = fed._plan_evaluation(tested, fed.n_test)
+        tasks, bound = fed._places.plan_evaluation(tested, fed.n_test)
         return [who.tolist() for _, who in tasks], [who.tolist() for (_, who), _ in bound]
 
     everything, one_by_one = everyone(fed.initial, fed.clients), [[client] for client in CLIENTS]
@@ -122,7 +122,7 @@ def test_fedper_is_tested_with_the_averaged_backbone_and_reports_the_trained_mod
     models[:, fed.layout.backbone] = server.method.state.backbone[fed.layout.backbone]
     vectors, rows = np.unique(models, axis=0, return_inverse=True)
     laid = fed.evaluate(Models(vectors, rows.ravel()))
-    np.testing.assert_array_equal(record.clients["loss"], laid.loss)
+    np.testing.assert_array_equal(record.clients["loss"], laid["loss"])
     assert record.summary["accuracy"] == np.average(laid["accuracy"], weights=fed.n_test)
     weighted = np.average(trained["accuracy"], weights=fed.n_test)
     assert record.extras["trained_accuracy"] == pytest.approx(weighted, rel=1e-12) != record.summary["accuracy"]

@@ -40,7 +40,7 @@ class RayFederation(Federation):
     def join(self, actors: Sequence[Actor]) -> None:
         """Take in more workers; clients move to them with the next training."""
         self._actors += actors
-        self._workers = len(self._actors)
+        self._places.workers = len(self._actors)
 
 
 class ServerActor:

@@ -6,8 +6,9 @@ import numpy as np
 
 from rayfl.client.handed import MODEL, Each, Models
 from rayfl.clustering.similarity import squared_distances
-from rayfl.federation.interface import FLOAT_BYTES, Federation
+from rayfl.federation.interface import Federation
 from rayfl.federation.ledger import FORWARD
+from rayfl.federation.traffic import FLOAT_BYTES
 
 if TYPE_CHECKING:
     from rayfl.client.client import Client

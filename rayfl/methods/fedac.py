@@ -61,8 +61,8 @@ from rayfl.clustering import (
     unit,
 )
 from rayfl.config import MOST
-from rayfl.federation.interface import FLOAT_BYTES
 from rayfl.federation.library import distances
+from rayfl.federation.traffic import FLOAT_BYTES
 from rayfl.methods.clustered import Clustered
 from rayfl.methods.options import MOST_CLUSTERS, ClusteredOptions
 

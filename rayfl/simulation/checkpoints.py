@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from rayfl.client.store import ClientState
 from rayfl.config import Config
 from rayfl.errors import InputError
-from rayfl.federation.interface import FederationState
+from rayfl.federation.places import FederationState
 from rayfl.packing import ARRAY_KINDS, unpack
 from rayfl.results import Storage
 from rayfl.simulation.manifest import Manifest, manifest_name, round_of

@@ -14,7 +14,8 @@ from rayfl.client.store import ClientState
 from rayfl.config import Config
 from rayfl.errors import InputError, LostError, MethodError
 from rayfl.federation import Mixture, Models, Overlay, Tested
-from rayfl.federation.interface import Federation, FederationState
+from rayfl.federation.interface import Federation
+from rayfl.federation.places import FederationState
 from rayfl.methods import create_method
 from rayfl.models import Layout, Part
 from rayfl.own_code import reason, told_as
