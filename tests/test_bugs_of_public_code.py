@@ -63,7 +63,7 @@ def worker_of(server: Server) -> Worker:
 def loss_on(server: Server, client: int, vector: np.ndarray, indices: np.ndarray) -> float:
     """The loss of one model on some samples of a client, without any of the evaluation under test."""
     worker = worker_of(server)
-    inputs, labels = worker._samples(client, indices)
+    inputs, labels = worker.samples(client, indices)
     worker.model.load(vector)
     with torch.no_grad():
         return float(cross_entropy(worker.model.module.eval()(inputs), labels))

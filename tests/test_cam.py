@@ -157,7 +157,7 @@ def hits(server: Server, models: list[np.ndarray]) -> float:
     assert isinstance(server.fed, SerialFederation)
     worker, right, count = server.fed._worker, 0, 0
     for client in EVERYONE.tolist():
-        inputs, labels = worker._samples(client, worker.partition.test_of(client))
+        inputs, labels = worker.samples(client, worker.partition.test_of(client))
         outputs = []
         for stack in models:
             worker.model.load(stack[client])
@@ -176,7 +176,7 @@ def test_apart_clients_choose_their_cluster_without_the_global_model(cam: Make) 
     assert isinstance(server.fed, SerialFederation)
     worker = server.fed._worker
     for client in EVERYONE.tolist():
-        inputs, labels = worker._samples(client, worker.partition.train_of(client))
+        inputs, labels = worker.samples(client, worker.partition.train_of(client))
         losses = []
         for centre in centres:
             worker.model.load(centre)

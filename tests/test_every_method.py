@@ -259,7 +259,7 @@ def test_losses_are_means_per_sample_of_each_model_on_each_clients_own_training_
     worker, stack = fed._worker, fed.initial_models(3)
     found = library.losses(fed, np.array([7, 2]), stack)
     for row, client in enumerate((7, 2)):
-        inputs, labels = worker._samples(client, worker.partition.train_of(client))
+        inputs, labels = worker.samples(client, worker.partition.train_of(client))
         for k in range(3):
             worker.model.load(stack[k])
             with torch.no_grad():
@@ -276,7 +276,7 @@ def test_cam_tests_the_sum_of_both_models(quick: Callable[..., Server]) -> None:
     assert isinstance(fed, SerialFederation)
     worker = fed._worker
     for client in (0, 11):
-        inputs, labels = worker._samples(client, worker.partition.test_of(client))
+        inputs, labels = worker.samples(client, worker.partition.test_of(client))
         logits = torch.zeros(len(labels), 10)
         for vector in (state.shared, state.centres[state.assignment[client]]):
             worker.model.load(vector)
@@ -322,7 +322,7 @@ def test_the_soft_vote_is_the_mean_of_the_probabilities(quick: Callable[..., Ser
     fed = server.fed
     assert isinstance(fed, SerialFederation)
     worker = fed._worker
-    inputs, labels = worker._samples(4, worker.partition.test_of(4))
+    inputs, labels = worker.samples(4, worker.partition.test_of(4))
     probabilities = torch.zeros(len(labels), 10)
     for vector in server.method.state.models:
         worker.model.load(vector)

@@ -68,7 +68,7 @@ def test_who_never_took_part_is_tested_with_the_initial_model(serial_server: Mak
     record = server.run_round(1)
     never = np.flatnonzero(~record.clients["trained"])
     assert len(never) == 18
-    assert np.array_equal(record.clients["loss"][never], untrained.loss[never])
+    assert np.array_equal(record.clients["loss"][never], untrained["loss"][never])
 
 
 def test_metrics_are_weighted_by_test_size_and_plain(serial_server: Make) -> None:

@@ -356,7 +356,7 @@ def test_validation_figures_are_of_the_tested_models_on_turned_samples_weighted_
     partition, rights, losses = worker.partition, 0, 0.0
     for client in range(6):
         inputs, labels = worker.dataset.batch(partition.validation_of(client), partition.transform_for(client))
-        worker.model.load(worker._model_of(PERSONAL, client))
+        worker.model.load(worker.model_of(PERSONAL, client))
         with torch.no_grad():
             logits = worker.model.module.eval()(inputs)
         rights += int((logits.argmax(1) == labels).sum())

@@ -156,7 +156,7 @@ def test_testing_leaves_batch_norm_alone(serial_server: Make, bn_module: str) ->
         (worker.partition.test_of(client), centres[assigned(looked_at)[client]], again["loss"][client]),
         (worker.partition.train_of(client), centres[1], library.losses(fed, np.array([client]), centres)[0, 1]),
     ):
-        inputs, labels = worker._samples(client, indices)
+        inputs, labels = worker.samples(client, indices)
         worker.model.load(vector)
         with torch.no_grad():
             one_by_one = torch.cat([worker.model.module.eval()(x[None]) for x in inputs])
@@ -398,7 +398,7 @@ def test_shares_of_least_loss_are_counted_over_models_for_each_sample(small: Mak
     worker, centres = fed._worker, fed.initial_models(3)
     found = library.shares_of_least_loss(fed, np.array([3, 8]), centres)
     for row, client in enumerate((3, 8)):
-        inputs, labels = worker._samples(client, worker.partition.train_of(client))
+        inputs, labels = worker.samples(client, worker.partition.train_of(client))
         each = []
         for centre in centres:
             worker.model.load(centre)
@@ -420,7 +420,7 @@ def test_cams_clients_are_assigned_by_the_loss_of_the_sum_on_all_their_data(smal
     worker, centres, shared = fed._worker, state.centres.copy(), state.shared.copy()
     expected = []
     for client in EVERYONE.tolist():
-        inputs, labels = worker._samples(client, worker.partition.train_of(client))
+        inputs, labels = worker.samples(client, worker.partition.train_of(client))
         assert len(labels) > 10 * 2
         outputs = []
         for vector in (shared, *centres):

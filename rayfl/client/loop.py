@@ -68,8 +68,8 @@ def train(
     trained = trained or (slice(0, len(parameters)),)
     row = slice(0, 1)
     bound = [BoundRows([term], 1, model.layout) for term in terms]
-    for rows, term in zip(bound, terms, strict=True):
-        rows.enter(0, term)
+    for rows, each in zip(bound, terms, strict=True):
+        rows.enter(0, each)
     of_samples = [rows for rows in bound if rows.term.on != "parameters"]
     moves = [rows for rows in bound if rows.term.moves]
     of_parameters = [rows for rows in bound if rows not in (*of_samples, *moves)]

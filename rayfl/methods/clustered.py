@@ -155,7 +155,7 @@ class Clustered(Method):
         if "con" in options.addons or "con_cks" in options.addons:
             strength = (options.con.temperature, options.con.weight)
             if options.con.on == "parameters" or "con_cks" in options.addons:
-                part = "head" if "con_cks" in options.addons else options.con.part
+                part: Part = "head" if "con_cks" in options.addons else options.con.part
                 terms.append(ParameterContrast(replace(self.centres(), part=part), *strength))
             else:
                 terms.append(FeatureContrast(self.centres(), *strength))
