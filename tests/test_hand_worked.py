@@ -71,7 +71,7 @@ def assigned(server: Server) -> np.ndarray:
 
 
 def samples(server: Server, client: int, indices: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-    inputs, labels = worker_of(server)._samples(client, indices)
+    inputs, labels = worker_of(server).samples(client, indices)
     return inputs.flatten(1).double(), labels
 
 
