@@ -29,6 +29,7 @@ from rayfl.client.store import ClientState
 from rayfl.config import Config
 from rayfl.errors import InputError, LostError, NobodyLeftError
 from rayfl.own_code import search_path
+from rayfl.simulation.final_models import ServerModels
 from rayfl.simulation.preparation import Prepared, after_trying
 from rayfl.simulation.server import RoundRecord, Snapshot
 
@@ -121,6 +122,14 @@ class RayServer:
     def adopt(self, states: dict[int, ClientState]) -> None:
         """See Server."""
         self._ask("adopt", states)
+
+    def server_models(self) -> ServerModels:
+        """See Server."""
+        return self._ask("server_models")
+
+    def own_models(self, slot: str, clients: np.ndarray) -> np.ndarray:
+        """See Server."""
+        return self._ask("own_models", slot, clients)
 
     def close(self) -> None:
         """Release the actors."""
@@ -220,11 +229,15 @@ class RayServer:
     def _open_server(self) -> None:
         ready = self.prepared
         actors = [client.actor for client in self._clients]
-        self._ask("open", self._config, ready.facts, ready.partition.true_cluster, self._epoch, actors)
+        self._ask_actor("open", self._config, ready.facts, ready.partition.true_cluster, self._epoch, actors)
 
     # -- watching ----------------------------------------------------------------------------------------------
 
     def _ask(self, operation: str, *arguments: Any) -> Any:
+        """Let the server do an operation."""
+        return self._ask_actor("call", operation, *arguments)
+
+    def _ask_actor(self, operation: str, *arguments: Any) -> Any:
         """Call the server actor, and look after all actors while it works."""
         self._running = getattr(self._server.actor, operation).remote(*arguments)
         return self._wait([self._running])[0]
@@ -345,7 +358,7 @@ class RayServer:
         """Let actors join for which there is room by now: on nodes that have come, or for some that were lost."""
         for client in self._joining:
             if self._seated(client):
-                self._ask("join", [client.actor])
+                self._ask_actor("join", [client.actor])
             elif time.monotonic() - client.since > self._config.ray.start_timeout or _failed(client.opening):
                 _kill(client)
         self._joining = [c for c in self._joining if c.seat is None and not _failed(c.opening)]
