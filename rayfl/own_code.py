@@ -45,7 +45,7 @@ def reason(error: BaseException) -> str:
 
 def named_code(config: Config) -> dict[str, list[str]]:
     """Return the import paths that a config names, by key."""
-    named = {
+    named: dict[str, list[str]] = {
         "method.name": [config.method.name],
         "model.name": [config.model.name],
         "data.source": [config.data.source],

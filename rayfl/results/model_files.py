@@ -130,7 +130,10 @@ class ModelFiles:
         `parts` says which of the client's models that answer together each of them is.
         """
         name = f"personal-{self._number:06d}-{len(self._personal):05d}.safetensors"
-        about = {f"{ABOUT}client": clients.astype(np.int64), f"{ABOUT}part": parts.astype(np.int32)}
+        about: dict[str, np.ndarray] = {
+            f"{ABOUT}client": clients.astype(np.int64),
+            f"{ABOUT}part": parts.astype(np.int32),
+        }
         self._write(name, stacked_tensors(self._layout, vectors) | about)
         self._personal.append(PersonalFile(name=name, first=int(clients[0]), last=int(clients[-1])))
 

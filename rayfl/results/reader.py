@@ -97,9 +97,11 @@ class Run:
         """Return a saved model as a torch module that takes raw samples: of a client, of a cluster, or the global one.
 
         Where clients share only some layers, the model of a cluster, or the global one, has these over the initial
-        model. `round` asks for models that a callback had saved after that round. A network that the run names by import path
-        is imported only with `trust=True`, or if `model` names it; `model` may also be the network itself. For a
-        client, samples are as in the source, unless they are `transformed` as its planted cluster has them.
+        model. `round` asks for models that a callback had saved after that round.
+
+        A network that the run names by import path is imported only with `trust=True`, or if `model` names it; `model`
+        may also be the network itself. For a client, samples are as in the source, unless they are `transformed` as its
+        planted cluster has them.
         """
         if client is not None and cluster is not None:
             raise InputError(f"client={client} and cluster={cluster} exclude each other: give one")

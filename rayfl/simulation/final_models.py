@@ -3,7 +3,6 @@
 The first half runs where the server is, the second where the run was started. Looking at models counts as no traffic.
 """
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from typing import Any, Protocol
@@ -183,14 +182,16 @@ class _Pool:
     def place(self, part: ModelPart, wanted: np.ndarray, which: ModelsToSave) -> np.ndarray:
         """Return each client's number in this pool, PERSONAL, or LEFT_OUT; `wanted` are rows that clients share."""
         places = np.where(part.own, PERSONAL if which == "all" else LEFT_OUT, 0)
-        for row in np.unique(part.choice[~part.own]).tolist():
-            clients = ~part.own & (part.choice == row)
-            if row < 0:
-                continue  # the initial model
-            if which == "all" or clients.sum() > 1 or wanted[clients].any():
-                places[clients] = self.add(self.laid_over(self.initial, part.stack[row], part.part))
-            else:
-                places[clients] = LEFT_OUT
+        free = np.flatnonzero(~part.own)
+        rows, at, counts = np.unique(part.choice[free], return_inverse=True, return_counts=True)
+        shared = (counts > 1) | (np.bincount(at, wanted[free], len(rows)) > 0)
+        numbers = np.zeros(len(rows), np.int64)  # of the initial model, for those who are handed none
+        for number, row in enumerate(rows.tolist()):
+            if row >= 0 and (which == "all" or shared[number]):
+                numbers[number] = self.add(self.laid_over(self.initial, part.stack[row], part.part))
+            elif row >= 0:
+                numbers[number] = LEFT_OUT
+        places[free] = numbers[at]
         return places
 
 
@@ -280,7 +281,7 @@ def _personal(
     return np.array(whose), np.array(parts), np.stack(vectors)
 
 
-def _inputs(prepared: Prepared) -> tuple[dict[str, Any], Mapping[str, np.ndarray]]:
+def _inputs(prepared: Prepared) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return what the index and the file say of samples."""
     data, partition = prepared.dataset, prepared.partition
     more = {"shift": np.asarray(data.shift), "scale": np.asarray(data.scale)}
