@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -139,6 +140,24 @@ def test_a_state_that_cannot_be_saved_is_refused_before_the_first_round(tmp_path
     with pytest.raises(InputError, match=r"callbacks\.0\.0 is of type object, which a checkpoint cannot hold"):
         simulate(config(tmp_path, "a", "rounds=2"), QUIET, [Unsaveable()])
     assert not len(load(tmp_path / "a").rounds)
+
+
+@pytest.mark.parametrize("page", ["callbacks", "models"])
+def test_the_example_in_the_documentation_runs(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    text = (Path(__file__).parent.parent / "docs" / f"{page}.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", text, re.S)
+    assert len(example.splitlines()) < 40
+    monkeypatch.chdir(tmp_path)
+    scope: dict[str, Any] = {"__name__": "example"}
+    exec(example, scope)
+    if page == "callbacks":
+        assert scope["run"].stopped_early.reason == "accuracy reached 0.5"
+        assert re.match(r"20 clients, results in .*\nround 1: 0", capsys.readouterr().out)
+    else:
+        assert scope["classes"].tolist() == scope["chances"].argmax(axis=1).tolist()
+        assert scope["logits"].shape == (50, 10)
 
 
 # -- early stopping ----------------------------------------------------------------------------------------------
@@ -285,9 +304,9 @@ class Losing(Server):
         self._lose("snapshot", self.fed.round)
         return super().snapshot()
 
-    def server_models(self) -> Any:
-        self._lose("server_models", self.fed.round)
-        return super().server_models()
+    def describe_models(self) -> Any:
+        self._lose("describe_models", self.fed.round)
+        return super().describe_models()
 
     def recover(self) -> str:
         self.fed.forget()
@@ -316,7 +335,7 @@ def test_rounds_that_are_repeated_are_reported_once(tmp_path: Path) -> None:
     assert_same(simulate(config(tmp_path, "b", *words), QUIET), run)
 
 
-@pytest.mark.parametrize("operation", ["run_round", "server_models", "snapshot"])
+@pytest.mark.parametrize("operation", ["run_round", "describe_models", "snapshot"])
 def test_a_failure_in_the_round_that_ends_the_run_changes_nothing(operation: str, stopped: Run, tmp_path: Path) -> None:
     """Also after the callbacks have spoken: while the models are saved, or the last checkpoint is written."""
     loss = {operation: len(stopped.rounds)}

@@ -29,7 +29,7 @@ from rayfl.client.store import ClientState
 from rayfl.config import Config
 from rayfl.errors import InputError, LostError, NobodyLeftError
 from rayfl.own_code import search_path
-from rayfl.simulation.final_models import ServerModels
+from rayfl.simulation.final_models import DescribedModels
 from rayfl.simulation.preparation import Prepared, after_trying
 from rayfl.simulation.server import RoundRecord, Snapshot
 
@@ -123,9 +123,9 @@ class RayServer:
         """See Server."""
         self._ask("adopt", states)
 
-    def server_models(self) -> ServerModels:
+    def describe_models(self) -> DescribedModels:
         """See Server."""
-        return self._ask("server_models")
+        return self._ask("describe_models")
 
     def own_models(self, slot: str, clients: np.ndarray) -> np.ndarray:
         """See Server."""

@@ -47,7 +47,7 @@ class TestedModels:
 
 
 @dataclass(frozen=True)
-class ServerModels:
+class DescribedModels:
     """All that a server can say of its models; those that clients have alone come after it, in pieces.
 
     `centres` are what the clusters have, in the order in which to look for it.
@@ -62,7 +62,7 @@ class ServerModels:
 class ServesModels(Protocol):
     """A server whose models can be looked at."""
 
-    def server_models(self) -> ServerModels: ...  # noqa: D102
+    def describe_models(self) -> DescribedModels: ...  # noqa: D102
     def own_models(self, slot: str, clients: np.ndarray) -> np.ndarray: ...  # noqa: D102
 
 
@@ -71,7 +71,7 @@ class ModelsOfServer:
 
     def __init__(self, method: Method, fed: Federation) -> None:
         self._method, self._fed = method, fed
-        self._held: ServerModels | None = None
+        self._held: DescribedModels | None = None
         self._held_own: dict[str, np.ndarray] = {}
 
     def hold(self, which: ModelsToSave) -> None:
@@ -85,7 +85,7 @@ class ModelsOfServer:
         """Forget what was held."""
         self._held, self._held_own = None, {}
 
-    def described(self) -> ServerModels:
+    def described(self) -> DescribedModels:
         """Return what clients are tested with, and what clusters have."""
         if self._held is not None:
             return self._held
@@ -97,7 +97,7 @@ class ModelsOfServer:
         newcomers = _for_newcomers(centres[0])
         shared = [tested for tested in (*centres, newcomers) if tested and all(p.slot is None for p in tested.parts)]
         global_model = self._plain(also["global"]) if "global" in also else newcomers
-        return ServerModels(centres[0], global_model, tuple(shared), method.assignment())
+        return DescribedModels(centres[0], global_model, tuple(shared), method.assignment())
 
     def own(self, slot: str, clients: np.ndarray) -> np.ndarray:
         """Return these clients' latest models in a slot (n, size); the initial one for who has none."""
@@ -199,7 +199,7 @@ def save_models(
     server: ServesModels, prepared: Prepared, storage: Storage, number: int, which: ModelsToSave, last: bool
 ) -> None:
     """Write the models as they are after round `number`, to models/ if it is the last one."""
-    models, layout = server.server_models(), prepared.facts.layout
+    models, layout = server.describe_models(), prepared.facts.layout
     pool = _Pool(layout, prepared.facts.initial)
     alone = _alone_in_cluster(models.assignment, len(prepared.facts.n_train))
 

@@ -20,7 +20,7 @@ from rayfl.models import Layout, Part
 from rayfl.own_code import reason, told_as
 from rayfl.packing import Packed, foreign, pack, refuse_other_shapes, unpack
 from rayfl.randomness import Purpose, generator
-from rayfl.simulation.final_models import ModelsOfServer, ServerModels
+from rayfl.simulation.final_models import DescribedModels, ModelsOfServer
 
 Columns = dict[str, Any]
 
@@ -99,7 +99,7 @@ class Server:
         extras.update(self.method.extras())
         return self._record(number, cohort, scores, extras, time.perf_counter() - begin)
 
-    def server_models(self) -> ServerModels:
+    def describe_models(self) -> DescribedModels:
         """Return what clients are tested with after the last round, but for what is their own."""
         with told_as(MethodError, f"method.name={self.config.method.name} has no models to save"):
             return self._models.described()
