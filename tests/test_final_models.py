@@ -14,6 +14,7 @@ from safetensors.numpy import load_file
 from tables import assert_same
 from torch import nn
 
+from rayfl.client.stacked import stacked_logits
 from rayfl.config import ModelConfig, load_config
 from rayfl.data import Dataset, Partition, make_partition
 from rayfl.data.sources import load_dataset
@@ -23,6 +24,8 @@ from rayfl.models import build_model
 from rayfl.results import Run, load
 from rayfl.results.model_files import Inputs
 from rayfl.results.saved_models import RawSamples
+from rayfl.simulation.opening import opened_here
+from rayfl.simulation.preparation import prepare
 from rayfl.simulation.screen import Screen
 
 SMALL = ["federation=serial", "data.limit=240", "partition.clients=6", "local.steps=2", "rounds=2"]
@@ -169,6 +172,23 @@ def test_by_default_only_what_clients_share_is_saved(tmp_path: Path) -> None:
     assert not (Path(none.path) / "models").exists()
     with pytest.raises(InputError, match=r"has no models: it was run with output\.models=none"):
         none.model(client=1)
+
+
+def test_clusters_of_clients_with_models_of_their_own_have_their_centres(tmp_path: Path) -> None:
+    """With CAM, each added to the global model, and not the global model alone."""
+    words = ["method.name=cgpfl", "method.clusters=2", "method.addons=[cam]"]
+    run = made(tmp_path, *words)
+    prepared = prepare(load_config(None, [*SMALL, *words]))
+    with opened_here(prepared.config, lambda: prepared, QUIET) as (server, _):
+        server.run_round(1), server.run_round(2)
+        state = server.method.state
+    samples, _ = prepared.dataset.batch(np.arange(9))
+    flat = prepared.facts.recipe.build()
+    shared = stacked_logits(flat, torch.tensor(state.shared)[None], samples)[0]
+    for cluster in np.unique(state.assignment).tolist():
+        expected = shared + stacked_logits(flat, torch.tensor(state.centres[cluster])[None], samples)[0]
+        torch.testing.assert_close(run.model(cluster=cluster)(prepared.dataset.inputs[:9]), expected)
+    torch.testing.assert_close(run.model()(prepared.dataset.inputs[:9]), shared)
 
 
 def test_the_files_are_plain_safetensors_that_the_network_itself_can_load(tmp_path: Path) -> None:

@@ -61,9 +61,9 @@ class ServerActor:
         """Take in more client actors."""
         self._fed.join(actors)
 
-    def call(self, operation: str, *arguments: Any) -> Any:
+    def call(self, operation: str, *arguments: Any, **named: Any) -> Any:
         """Do one operation of the server."""
-        return getattr(self._server, operation)(*arguments)
+        return getattr(self._server, operation)(*arguments, **named)
 
     @ray.method(concurrency_group=HEALTH)
     def ping(self) -> None:

@@ -90,14 +90,15 @@ class ModelsOfServer:
         if self._held is not None:
             return self._held
         method = self._method
-        also = method.also_tested()
-        centres = [self._plain(tested) for tested in (method.tested_models(), *also.values())]
-        if isinstance(method, Clustered):
-            centres.append(self._plain(method.tested(method.centres())))
-        newcomers = _for_newcomers(centres[0])
-        shared = [tested for tested in (*centres, newcomers) if tested and all(p.slot is None for p in tested.parts)]
+        tested, also = self._plain(method.tested_models()), method.also_tested()
+        newcomers = _for_newcomers(tested)
         global_model = self._plain(also["global"]) if "global" in also else newcomers
-        return DescribedModels(centres[0], global_model, tuple(shared), method.assignment())
+        candidates = [tested, *[self._plain(other) for name, other in also.items() if name != "global"]]
+        if isinstance(method, Clustered):
+            candidates.append(self._plain(method.tested(method.centres())))
+        candidates += [other for other in (newcomers, global_model) if other is not None]
+        centres = tuple(other for other in candidates if all(part.slot is None for part in other.parts))
+        return DescribedModels(tested, global_model, centres, method.assignment())
 
     def own(self, slot: str, clients: np.ndarray) -> np.ndarray:
         """Return these clients' latest models in a slot (n, size); the initial one for who has none."""
