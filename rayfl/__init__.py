@@ -1,6 +1,6 @@
 """Clustered federated learning, simulated on Ray: `run` a config, `load` its results as DataFrames."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,20 +9,45 @@ from rayfl.version import __version__
 if TYPE_CHECKING:
     from rayfl.config import Config
     from rayfl.results import Run
+    from rayfl.simulation.callbacks import Callback
 
-__all__ = ["__version__", "load", "run"]
+__all__ = ["Callback", "__version__", "load", "resume", "run"]
 
 
-def run(config: "str | Path | Mapping[str, Any] | Config | None" = None, **overrides: Any) -> "Run":
+def run(
+    config: "str | Path | Mapping[str, Any] | Config | None" = None,
+    *,
+    callbacks: "Sequence[Callback | str | Mapping[str, Any]] | None" = None,
+    quiet: bool = False,
+    **overrides: Any,
+) -> "Run":
     """Run a simulation and return its results.
 
     `config` is a YAML file, a mapping, or nothing for the embedded default. Overrides are top-level keys with
     values or mappings (`rounds=5, method={"name": "fedavg"}`), or dotted keys (`**{"method.name": "fedavg"}`).
+    `callbacks` are objects, or names and mappings as in a config. With `quiet`, nothing is shown.
     """
     from rayfl.config import load_config
     from rayfl.launch import simulate
+    from rayfl.simulation.screen import Screen
 
-    return simulate(load_config(config, overrides))
+    objects, named = _split(callbacks)
+    return simulate(load_config(config, {**overrides, **named}), Screen(quiet), objects)
+
+
+def resume(
+    path: "str | Path",
+    *,
+    callbacks: "Sequence[Callback | str | Mapping[str, Any]] | None" = None,
+    quiet: bool = False,
+    **overrides: Any,
+) -> "Run":
+    """Go on with the run in a folder, to the same bits; `rounds=...` gives it more rounds. See `run`."""
+    from rayfl.launch import resume as go_on
+    from rayfl.simulation.screen import Screen
+
+    objects, named = _split(callbacks)
+    return go_on(path, {**overrides, **named}, Screen(quiet), objects)
 
 
 def load(path: "str | Path") -> "Run":
@@ -30,3 +55,20 @@ def load(path: "str | Path") -> "Run":
     from rayfl.results import load as load_run
 
     return load_run(path)
+
+
+def _split(callbacks: Any) -> tuple[list[Any], dict[str, Any]]:
+    """Return the callbacks that are objects, and the rest as an override of the config."""
+    if callbacks is None:
+        return [], {}
+    given = [callbacks] if isinstance(callbacks, str | Mapping) else list(callbacks)
+    named = [callback for callback in given if isinstance(callback, str | Mapping)]
+    return [c for c in given if not isinstance(c, str | Mapping)], {"callbacks": named} if named or not given else {}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Callback":
+        from rayfl.simulation.callbacks import Callback
+
+        return Callback
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -36,6 +36,10 @@ class MethodError(RayflError):
     """A method's own code failed on the server: the message starts with the round and its traceback."""
 
 
+class CallbackError(RayflError):
+    """A callback's own code failed: the message starts with the callback, the round and its traceback."""
+
+
 class DivergedError(RayflError):
     """A model left the finite numbers, or the range in which sums are exact."""
 

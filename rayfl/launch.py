@@ -6,20 +6,27 @@ from pathlib import Path
 
 from rayfl.config import Config
 from rayfl.results import Run
-from rayfl.simulation import simulation
+from rayfl.simulation import starting
+from rayfl.simulation.callbacks import Callback
 from rayfl.simulation.opening import Opener, RunsRounds, opened_here
 from rayfl.simulation.preparation import Prepared
 from rayfl.simulation.screen import Screen
+from rayfl.simulation.starting import Overrides
 
 
-def simulate(config: Config, screen: Screen | None = None) -> Run:
+def simulate(config: Config, screen: Screen | None = None, callbacks: Sequence[Callback] = ()) -> Run:
     """Run a config to its end."""
-    return simulation.simulate(config, opener, screen)
+    return starting.simulate(config, opener, screen, callbacks)
 
 
-def resume(path: str | Path, overrides: Sequence[str] = (), screen: Screen | None = None) -> Run:
+def resume(
+    path: str | Path,
+    overrides: Overrides = (),
+    screen: Screen | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> Run:
     """Go on with the run in a folder, to the same bits."""
-    return simulation.resume(path, opener, overrides, screen)
+    return starting.resume(path, opener, overrides, screen, callbacks)
 
 
 def opener(config: Config) -> Opener:

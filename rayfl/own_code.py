@@ -43,9 +43,24 @@ def reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {text.splitlines()[0]}"
 
 
+def named_code(config: Config) -> dict[str, list[str]]:
+    """Return the import paths that a config names, by key."""
+    named: dict[str, list[str]] = {
+        "method.name": [config.method.name],
+        "model.name": [config.model.name],
+        "data.source": [config.data.source],
+        "task": [config.task],
+        "local.optimizer": [config.local.optimizer],
+        "local.schedule": [config.local.schedule],
+        "callbacks": [callback.name for callback in config.callbacks],
+    }
+    code = {key: [name for name in names if ":" in name] for key, names in named.items()}
+    return {key: names for key, names in code.items() if names}
+
+
 def search_path(config: Config) -> list[str]:
     """Return where actors are to look for modules: where this process does."""
-    if config.named_code():
+    if named_code(config):
         _search_current_folder()
     return list(sys.path)
 

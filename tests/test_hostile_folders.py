@@ -18,7 +18,7 @@ from rayfl.config import load_config
 from rayfl.errors import InputError, RayflError
 from rayfl.launch import resume, simulate
 from rayfl.results import Run, Storage, load
-from rayfl.simulation import simulation
+from rayfl.simulation import folder as run_folder
 from rayfl.simulation.screen import Screen
 from rayfl.simulation.server import RoundRecord
 
@@ -118,7 +118,7 @@ def test_runs_without_a_name_in_the_same_second_get_different_folders(
         def now(cls, tz: object = None) -> "Standing":
             return cls(2030, 1, 1)
 
-    monkeypatch.setattr(simulation, "datetime", Standing)
+    monkeypatch.setattr(run_folder, "datetime", Standing)
     output = str(tmp_path) if where == "folder" else f"memory://{uuid.uuid4().hex}"
     runs: list[Run] = []
     screen = Meddler("training:", lambda: runs.append(run(output, "rounds=2")))

@@ -3,17 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import ray
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
 from rayfl.actors.client_actor import HEALTH, prepare_process
 from rayfl.client.allocator import return_freed_memory
-from rayfl.client.store import ClientState
 from rayfl.config import Config
 from rayfl.errors import LostError, RayflError
 from rayfl.federation.interface import Facts, Federation
-from rayfl.simulation.server import RoundRecord, Server, Snapshot
+from rayfl.simulation.server import Server
 
 Actor = Any  # Ray's handles have no methods that a type checker could know
 
@@ -63,29 +61,9 @@ class ServerActor:
         """Take in more client actors."""
         self._fed.join(actors)
 
-    def run_round(self, number: int) -> RoundRecord:
-        """Run one round; see Server."""
-        return self._server.run_round(number)
-
-    def snapshot(self) -> Snapshot:
-        """See Server."""
-        return self._server.snapshot()
-
-    def changed_since(self, number: int) -> np.ndarray:
-        """See Server."""
-        return self._server.changed_since(number)
-
-    def kept_states(self, clients: np.ndarray) -> dict[int, ClientState]:
-        """See Server."""
-        return self._server.kept_states(clients)
-
-    def restore(self, snapshot: Snapshot) -> None:
-        """See Server."""
-        self._server.restore(snapshot)
-
-    def adopt(self, states: dict[int, ClientState]) -> None:
-        """See Server."""
-        self._server.adopt(states)
+    def call(self, operation: str, *arguments: Any, **named: Any) -> Any:
+        """Do one operation of the server."""
+        return getattr(self._server, operation)(*arguments, **named)
 
     @ray.method(concurrency_group=HEALTH)
     def ping(self) -> None:

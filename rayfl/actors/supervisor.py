@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-import numpy as np
 import ray
 from ray.exceptions import RayError
 from ray.experimental import get_local_object_locations
@@ -25,14 +25,15 @@ from rayfl.actors.cluster import (
     server_strategy,
 )
 from rayfl.actors.server_actor import Actor, ServerActor, get
-from rayfl.client.store import ClientState
 from rayfl.config import Config
 from rayfl.errors import InputError, LostError, NobodyLeftError
 from rayfl.own_code import search_path
 from rayfl.simulation.preparation import Prepared, after_trying
-from rayfl.simulation.server import RoundRecord, Snapshot
+from rayfl.simulation.server import RoundRecord, Server
 
 log = logging.getLogger(__name__)
+P = ParamSpec("P")
+R = TypeVar("R")
 
 #: Seconds between two looks at how the actors are, at most; and between two looks for room for more of them.
 LOOK_EVERY = 1.0
@@ -58,6 +59,16 @@ class _Watched:
     since: float = field(default_factory=time.monotonic)
     ping: Any = None
     sent: float = 0.0
+
+
+def forwarded(operation: "Callable[Concatenate[Server, P], R]") -> "Callable[Concatenate[RayServer, P], R]":
+    """Return an operation of the server for its handle on the driver."""
+
+    @wraps(operation)
+    def ask(self: "RayServer", *arguments: P.args, **named: P.kwargs) -> R:
+        return self._ask(operation.__name__, *arguments, **named)
+
+    return ask
 
 
 class RayServer:
@@ -102,25 +113,13 @@ class RayServer:
             self._grow()
         return self._ask("run_round", number)
 
-    def snapshot(self) -> Snapshot:
-        """See Server."""
-        return self._ask("snapshot")
-
-    def changed_since(self, number: int) -> np.ndarray:
-        """See Server."""
-        return self._ask("changed_since", number)
-
-    def kept_states(self, clients: np.ndarray) -> dict[int, ClientState]:
-        """See Server."""
-        return self._ask("kept_states", clients)
-
-    def restore(self, snapshot: Snapshot) -> None:
-        """See Server."""
-        self._ask("restore", snapshot)
-
-    def adopt(self, states: dict[int, ClientState]) -> None:
-        """See Server."""
-        self._ask("adopt", states)
+    snapshot = forwarded(Server.snapshot)
+    changed_since = forwarded(Server.changed_since)
+    kept_states = forwarded(Server.kept_states)
+    restore = forwarded(Server.restore)
+    adopt = forwarded(Server.adopt)
+    describe_models = forwarded(Server.describe_models)
+    own_models = forwarded(Server.own_models)
 
     def close(self) -> None:
         """Release the actors."""
@@ -220,13 +219,17 @@ class RayServer:
     def _open_server(self) -> None:
         ready = self.prepared
         actors = [client.actor for client in self._clients]
-        self._ask("open", self._config, ready.facts, ready.partition.true_cluster, self._epoch, actors)
+        self._ask_actor("open", self._config, ready.facts, ready.partition.true_cluster, self._epoch, actors)
 
     # -- watching ----------------------------------------------------------------------------------------------
 
-    def _ask(self, operation: str, *arguments: Any) -> Any:
+    def _ask(self, operation: str, *arguments: Any, **named: Any) -> Any:
+        """Let the server do an operation."""
+        return self._ask_actor("call", operation, *arguments, **named)
+
+    def _ask_actor(self, operation: str, *arguments: Any, **named: Any) -> Any:
         """Call the server actor, and look after all actors while it works."""
-        self._running = getattr(self._server.actor, operation).remote(*arguments)
+        self._running = getattr(self._server.actor, operation).remote(*arguments, **named)
         return self._wait([self._running])[0]
 
     def _wait(self, calls: Sequence[Any]) -> list[Any]:
@@ -345,7 +348,7 @@ class RayServer:
         """Let actors join for which there is room by now: on nodes that have come, or for some that were lost."""
         for client in self._joining:
             if self._seated(client):
-                self._ask("join", [client.actor])
+                self._ask_actor("join", [client.actor])
             elif time.monotonic() - client.since > self._config.ray.start_timeout or _failed(client.opening):
                 _kill(client)
         self._joining = [c for c in self._joining if c.seat is None and not _failed(c.opening)]

@@ -26,8 +26,7 @@ def load_config(
     tree = _tree(given)
     filed = tree.get("method", {})
     filed = dict(filed) if isinstance(filed, dict) else {}
-    pairs = [_parse_override(o) for o in overrides] if not isinstance(overrides, Mapping) else overrides.items()
-    for key, value in pairs:
+    for key, value in parsed_overrides(overrides):
         _set(tree, key, value)
     check_tree(tree)
     try:
@@ -38,6 +37,11 @@ def load_config(
         unchanged = {k for k, v in config.method.options.items() if k in filed and filed[k] == v}
         config.method._of_another = frozenset(unchanged)
     return config
+
+
+def parsed_overrides(overrides: Sequence[str] | Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return overrides, given as text or as a mapping, as dotted keys and their values."""
+    return list(overrides.items()) if isinstance(overrides, Mapping) else [_parse_override(o) for o in overrides]
 
 
 def describe_errors(error: ValidationError, prefix: str, model: type[BaseModel]) -> list[str]:

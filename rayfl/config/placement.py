@@ -9,6 +9,9 @@ from rayfl.errors import shown
 
 _RAY_STEP = 0.0001
 
+#: Which models are saved: none; those that clients share (cluster centres, the global model); those of all clients too.
+ModelsToSave = Literal["none", "shared", "all"]
+
 
 class RayConfig(Section):
     """The Ray cluster and the shares of it that actors take."""
@@ -88,6 +91,11 @@ class OutputConfig(Section):
         ge=0,
         le=MOST,
         description="rounds between two checkpoints, 0 for none; default: as often as costs under 2 % of the time",
+    )
+    models: ModelsToSave = Field(
+        "shared",
+        description="models saved after the last round: none, shared (cluster centres, the global model), or all"
+        " (each client's own too)",
     )
 
 

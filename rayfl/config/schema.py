@@ -2,8 +2,9 @@
 
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from rayfl.config.callbacks import CallbackConfig, as_list
 from rayfl.config.client import EvaluateConfig, LocalConfig, ParticipationConfig
 from rayfl.config.data import DataConfig
 from rayfl.config.method import MethodConfig, ModelConfig
@@ -30,6 +31,10 @@ class Config(Section):
     local: LocalConfig = Field(default_factory=lambda: LocalConfig.model_validate({}))
     participation: ParticipationConfig = ParticipationConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
+    callbacks: list[CallbackConfig] = Field(
+        default_factory=list,
+        description="told after each round, may stop the run: early_stopping, save_models, package.module:Class",
+    )
     ray: RayConfig = RayConfig()
     state: StateConfig = StateConfig()
     output: OutputConfig = OutputConfig()
@@ -43,6 +48,11 @@ class Config(Section):
         max_length=64,
         description="the CPU instructions that a run began with, such as AVX2; filled in when it starts",
     )
+
+    @field_validator("callbacks", mode="before")
+    @classmethod
+    def _one_or_many(cls, given: Any) -> Any:
+        return as_list(given)
 
     @model_validator(mode="after")
     def _cohort_fits(self) -> "Config":
@@ -63,17 +73,6 @@ class Config(Section):
         if self.participation.count is not None:
             return min(self.participation.count, clients)
         return max(1, round((self.participation.fraction or 1.0) * clients))
-
-    def named_code(self) -> dict[str, str]:
-        """The import paths that stand in the config, by their keys."""
-        named = {
-            "task": self.task,
-            "model.name": self.model.name,
-            "method.name": self.method.name,
-            "local.optimizer": self.local.optimizer,
-            "local.schedule": self.local.schedule,
-        }
-        return {key: value for key, value in named.items() if ":" in value}
 
     def to_tree(self) -> dict[str, Any]:
         """The resolved config as plain values, as it is saved with the run: URIs without their secrets."""

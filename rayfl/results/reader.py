@@ -1,4 +1,4 @@
-"""Reading a run back: its config and its three tables as DataFrames, finished or still going on.
+"""Reading a run back: its config, its three tables as DataFrames, finished or still going on, and its models.
 
 Nothing is computed here beyond sorting; comparisons, figures and metrics are in `rayfl.analysis`.
 """
@@ -6,19 +6,23 @@ Nothing is computed here beyond sorting; comparisons, figures and metrics are in
 import json
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from rayfl.config import Config, load_config
 from rayfl.errors import InputError
 from rayfl.input_tree import load_yaml
 from rayfl.results.schema import TABLES
+from rayfl.results.stopped import StoppedEarly, read_stopped
 from rayfl.results.storage import Storage
 from rayfl.results.writer import read_table
 
 if TYPE_CHECKING:
     import pandas as pd  # a third of a second, which a run has no need of before its end
+
+    from rayfl.results.saved_models import SavedModel, SavedModels  # torch, which takes seconds
 
 _CONFIG = "config.yaml"
 
@@ -68,6 +72,64 @@ class Run:
 
         index = pd.Index(self.rounds["round"], name="round")
         return pd.DataFrame([json.loads(text) for text in self.rounds["extras"]], index=index)
+
+    @property
+    def stopped_early(self) -> StoppedEarly | None:
+        """When and why a callback ended the run; None if none did, or if the run was given more rounds since."""
+        stopped = read_stopped(self._storage)
+        return stopped if stopped is not None and self.config.rounds <= stopped.rounds else None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run is complete: all its rounds are there, or a callback has ended it."""
+        return len(self.rounds) >= self.config.rounds or self.stopped_early is not None
+
+    def model(
+        self,
+        *,
+        client: int | None = None,
+        cluster: int | None = None,
+        round: int | None = None,
+        model: Any = None,
+        trust: bool = False,
+        transformed: bool = False,
+    ) -> "SavedModel":
+        """Return a saved model as a torch module that takes raw samples: of a client, of a cluster, or the global one.
+
+        Where clients share only some layers, the model of a cluster, or the global one, has these over the initial
+        model. `round` asks for models that a callback had saved after that round.
+
+        A network that the run names by import path is imported only with `trust=True`, or if `model` names it; `model`
+        may also be the network itself. For a client, samples are as in the source, unless they are `transformed` as its
+        planted cluster has them.
+        """
+        if client is not None and cluster is not None:
+            raise InputError(f"client={client} and cluster={cluster} exclude each other: give one")
+        saved = self._models(round)
+        if client is not None:
+            return saved.of_client(client, model, trust, transformed)
+        return saved.of_everyone(model, trust) if cluster is None else saved.of_cluster(cluster, model, trust)
+
+    def predict(self, samples: Any, *, probabilities: bool = False, **which: Any) -> np.ndarray:
+        """Return the class of each raw sample (n,), or probabilities (n, classes); `which` model is as in `model`.
+
+        Of a regression, return the number that is predicted for each sample (n,).
+        """
+        outputs = self.model(**which)(samples).cpu()
+        if outputs.shape[1] == 1:
+            return outputs[:, 0].numpy()
+        return (outputs.softmax(1) if probabilities else outputs.argmax(1)).numpy()
+
+    def assign(
+        self, samples: Any, labels: Any, *, round: int | None = None, model: Any = None, trust: bool = False
+    ) -> int:
+        """Return the cluster of a new client: the one whose model has the least mean loss on its raw samples."""
+        return self._models(round).assign(samples, labels, model, trust)
+
+    def _models(self, number: int | None) -> "SavedModels":
+        from rayfl.results.saved_models import SavedModels
+
+        return SavedModels(self._storage, self.config, number)
 
     def _table(self, name: str, order: list[str]) -> "pd.DataFrame":
         files = [f for f in self._storage.list(name) if f.endswith(".parquet")]

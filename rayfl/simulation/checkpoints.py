@@ -22,7 +22,7 @@ from rayfl.client.store import ClientState
 from rayfl.config import Config
 from rayfl.errors import InputError
 from rayfl.federation.places import FederationState
-from rayfl.packing import ARRAY_KINDS, unpack
+from rayfl.packing import ARRAY_KINDS, Packed, unpack
 from rayfl.results import Storage
 from rayfl.simulation.manifest import Manifest, manifest_name, round_of
 from rayfl.simulation.preparation import Prepared
@@ -35,7 +35,18 @@ _Check = tuple[int, int]  # a file's length and CRC-32
 PIECE_BYTES = 64 * 2**20
 SHARE_OF_TIME = 0.02
 #: Keys that change how a run is carried out, or how long it is, but no number in it.
-FREE_KEYS = ("rounds", "ray", "state", "output", "federation", "name", "data.root", "data.path", "cpu_capability")
+FREE_KEYS = (
+    "rounds",
+    "callbacks",
+    "ray",
+    "state",
+    "output",
+    "federation",
+    "name",
+    "data.root",
+    "data.path",
+    "cpu_capability",
+)
 
 
 class Saves(Protocol):
@@ -96,8 +107,8 @@ class Checkpoints:
             return number % every == 0
         return self._spent + self._expected <= SHARE_OF_TIME * (self._clock() - self._begin)
 
-    def write(self, server: Saves) -> None:
-        """Write one, and remove those that it replaces."""
+    def write(self, server: Saves, callbacks: Mapping[str, Packed] | None = None) -> None:
+        """Write one, with the states of the callbacks after the same round, and remove those that it replaces."""
         begin = self._clock()
         snapshot = server.snapshot()
         if snapshot.round == self.round:
@@ -112,13 +123,15 @@ class Checkpoints:
         assert self._prepared is not None
         piece = max(1, PIECE_BYTES // self._prepared.facts.initial.nbytes)
         for part, first in enumerate(range(0, len(changed), piece)):
-            states = server.kept_states(changed[first : first + piece])
+            kept = server.kept_states(changed[first : first + piece])
             name = f"clients-{number:06d}-{part:05d}.npz"
-            checks[name] = self._write_file(name, _client_arrays(states))
-            files.append((name, sorted(states)))
+            checks[name] = self._write_file(name, _client_arrays(kept))
+            files.append((name, sorted(kept)))
         name = f"server-{number:06d}.npz"
         (method, arrays), (federation, others) = snapshot.method, snapshot.federation
-        checks[name] = self._write_file(name, {**arrays, **others})
+        told = {callback: tree for callback, (tree, _) in (callbacks or {}).items()}
+        states = {key: array for _, held in (callbacks or {}).values() for key, array in held.items()}
+        checks[name] = self._write_file(name, {**arrays, **others, **states})
         files, checks = _still_needed(files, checks)
         config = self._config.to_tree()
         data, model = self._prepared.fingerprints
@@ -127,6 +140,7 @@ class Checkpoints:
             config=config,
             method=method,
             federation=federation,
+            callbacks=told,
             server=name,
             client_files=files,
             checks=checks,
@@ -183,6 +197,13 @@ class Checkpoints:
             raise InputError(
                 f"{self._path(manifest.name)} names no models for the clients {clients[:5]}: {self._cure(manifest)}"
             )
+
+    def callback_states(self) -> dict[str, Packed]:
+        """Return the states that callbacks had at the last checkpoint, by their names."""
+        if self._last is None or not self._last.callbacks:
+            return {}
+        arrays = self._read_file(self._last.server, self._last)
+        return {name: (tree, arrays) for name, tree in self._last.callbacks.items()}
 
     # -- files ------------------------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ class Manifest(BaseModel):
     config: dict[str, Any]
     method: Any  # trees; the arrays are in the server's file
     federation: Any
+    callbacks: dict[str, Any] = {}  # by name
     server: ServerFile
     client_files: list[tuple[ClientsFile, list[Count]]]  # and whose models are in each
     checks: dict[str, tuple[Count, Count]]  # by file: length and CRC-32

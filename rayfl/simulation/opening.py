@@ -6,12 +6,13 @@ from typing import Protocol
 
 from rayfl.config import Config
 from rayfl.simulation.checkpoints import Saves
+from rayfl.simulation.final_models import ServesModels
 from rayfl.simulation.preparation import Prepared
 from rayfl.simulation.screen import Screen
 from rayfl.simulation.server import RoundRecord, Server
 
 
-class RunsRounds(Saves, Protocol):
+class RunsRounds(Saves, ServesModels, Protocol):
     """A server, here or on Ray."""
 
     def run_round(self, number: int) -> RoundRecord:

@@ -21,6 +21,7 @@ from rayfl.models import Layout, Part
 from rayfl.own_code import reason, told_as
 from rayfl.packing import Packed, foreign, pack, refuse_other_shapes, unpack
 from rayfl.randomness import Purpose, generator
+from rayfl.simulation.final_models import DescribedModels, ModelsOfServer
 
 Columns = dict[str, Any]
 Scores = dict[str, np.ndarray]  # by metric, of all clients
@@ -35,6 +36,11 @@ class RoundRecord:
     clients: Columns
     clusters: Columns | None
     extras: dict[str, Any]
+
+    def value(self, name: str) -> float | None:
+        """Return a number of this round, a column of `rounds` or a key of `extras`; None if the round has none."""
+        value = self.summary.get(name, self.extras.get(name))
+        return float(value) if isinstance(value, int | float | np.number) and not isinstance(value, bool) else None
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,7 @@ class Server:
         self.config, self.fed, self.truth = config, fed, truth
         with told_as(MethodError, f"method.name={config.method.name} cannot start"):
             self.method = create_method(config, fed)
+        self._models = ModelsOfServer(self.method, fed)
         self.snapshot()  # a state that cannot be saved is told now, not hours later
 
     def run_round(self, number: int) -> RoundRecord:
@@ -90,6 +97,7 @@ class Server:
 
     def _run_round(self, number: int) -> RoundRecord:
         begin = time.perf_counter()
+        self._models.let_go()
         self.fed.begin_round(number)
         cohort = self._cohort(number)
         self.method.round(cohort)
@@ -103,12 +111,22 @@ class Server:
             for name, models in self.method.also_tested().items():
                 extras[f"{name}_{main}"] = _weighted(self.fed.evaluate(models)[main], self.fed.n_test)
         if number == self.config.rounds and self.method.options.finetune:
+            self._models.hold(self.config.output.models)
             tuned = self.fed.evaluate(self.method.fine_tune())
             for name in self.fed.metrics:
                 extras[f"finetuned_{name}"] = _weighted(tuned[name], self.fed.n_test)
         extras |= self.fed.ledger.in_fedavg_units()
         extras.update(self.method.extras())
         return self._record(number, cohort, scores, extras, time.perf_counter() - begin)
+
+    def describe_models(self) -> DescribedModels:
+        """Return what clients are tested with after the last round, but for what is their own."""
+        with told_as(MethodError, f"method.name={self.config.method.name} has no models to save"):
+            return self._models.described()
+
+    def own_models(self, slot: str, clients: np.ndarray) -> np.ndarray:
+        """Return these clients' own models in a slot (n, size)."""
+        return self._models.own(slot, clients)
 
     def snapshot(self) -> Snapshot:
         """Return where things stand after the last round."""

@@ -1,276 +1,177 @@
-"""One run from config to Parquet: check everything, start the federation, stream what each round gives.
+"""The rounds of one run: each is run, reported to the callbacks, and written; after a failure, some are repeated.
 
-A run can be left at any moment, by choice or by kill -9, and resumed: its rows and its last checkpoint are on disk.
+The federation is open and the folder there; how they come about is in `starting`.
 """
 
-import shlex
-import signal
-import uuid
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from datetime import datetime
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 
 from rayfl.client.allocator import return_freed_memory
-from rayfl.config import Config, load_config
-from rayfl.errors import ClientError, InputError, LostError, MethodError, NobodyLeftError, RayflError
-from rayfl.own_code import exits_told
-from rayfl.results import Run, RunWriter, Storage, check_tables, load, load_begun, run_name, written_config
-from rayfl.simulation.checkpoints import Checkpoints, as_config, refuse_changes
-from rayfl.simulation.opening import OpenerOf, RunsRounds
-from rayfl.simulation.preparation import prepare, resolve, task_metrics
+from rayfl.errors import LostError, NobodyLeftError
+from rayfl.results import RunWriter, StoppedEarly, Storage, run_name, write_stopped
+from rayfl.simulation.callbacks import Callbacks, RunFacts
+from rayfl.simulation.checkpoints import Checkpoints
+from rayfl.simulation.final_models import save_models
+from rayfl.simulation.folder import CONFIG, config_file
+from rayfl.simulation.opening import RunsRounds
+from rayfl.simulation.preparation import Prepared
 from rayfl.simulation.screen import Screen
-from rayfl.simulation.signals import Stop, Stopped, stopping
-from rayfl.version import __version__
+from rayfl.simulation.server import RoundRecord
+from rayfl.simulation.signals import Stop, Stopped
 
-#: So often in a row may the same round be lost before the run gives up: something kills its actors each time.
+#: How many times in a row the same round may fail before the run gives up: something kills its actors each time.
 MOST_LOSSES = 5
 
 
-def simulate(config: Config, opener: OpenerOf, screen: Screen | None = None) -> Run:
-    """Run `config` on the federation that `opener` finds for it; bad input is told before anything is written."""
-    with stopping() as stop, exits_told():
-        config = resolve(config)
-        _check_output(config)
-        return _carry_out(config, opener, _new_folder, None, screen or Screen(), stop)
+class Simulation:
+    """One run, on its way from the last checkpoint to its last round.
 
-
-def resume(path: str | Path, opener: OpenerOf, overrides: Sequence[str] = (), screen: Screen | None = None) -> Run:
-    """Go on with the run in the folder `path`, to the same bits.
-
-    Overrides may change how it is carried out (`ray`, `federation`, ...) and give it more rounds.
+    A failure (a dead actor, a lost node) takes it back to the last checkpoint. Rounds that are repeated then give the
+    same bits, so each round is reported to the callbacks once, and written once.
     """
-    screen = screen or Screen()
-    load_begun(path)  # what is no run folder gets no lock either
-    storage = Storage(path)
-    storage.check()
-    # The lock first: until then another process may go on with the run, and what was read would be out of date.
-    with stopping() as stop, exits_told(), storage.locked():
-        run = load_begun(path)
-        config = load_config(run.config, overrides)
-        refuse_changes(run.config, config)
-        _refuse_unnamed_code(run, overrides)
-        if config.rounds < run.config.rounds:
-            raise InputError(f"rounds={config.rounds}: a run of {run.config.rounds} rounds can only be given more")
-        config = resolve(config)
-        checkpoints = Checkpoints(storage, config)
-        begun = checkpoints.find()
-        written = check_tables(storage, begun, config.method.name, config.seed, task_metrics(config.task))
-        if (then := written_config(storage)) is not None:
-            refuse_changes(as_config(then, f"{storage.path}/rounds"), config)
-        if written >= config.rounds and config.rounds == run.config.rounds:
-            screen.say(f"all {config.rounds} rounds are there; raise them with rounds=...")
-            screen.summarise(run)
-            return run
-        screen.say(f"going on after round {begun} of {config.rounds}")
-        return _carry_out(config, opener, lambda _: nullcontext(storage), checkpoints, screen, stop)
-
-
-def _carry_out(
-    config: Config,
-    opener: OpenerOf,
-    folder: Callable[[Config], AbstractContextManager[Storage]],
-    found: Checkpoints | None,
-    screen: Screen,
-    stop: Stop,
-) -> Run:
-    """Run all rounds, or those after the checkpoint that was found, and write to `folder`, opened once all is ready.
-
-    Data load and the model is built in a thread of their own, while Ray and the actors start.
-    """
-    opened = opener(config)  # imports Ray, if need be: before the loader's imports, or the two would hold each other up
-    with ThreadPoolExecutor(1) as loader:
-        loading = loader.submit(prepare, config)
-        with opened(config, loading.result, screen) as (server, prepared):
-            config = prepared.config
-            screen.say(f"training: {config.training}")
-            if prepared.gpu_memory is not None:
-                screen.say(str(prepared.gpu_memory))
-            stop.between_rounds()  # before there is a folder, so that it never stays behind empty
-            with folder(config) as storage:
-                checkpoints = Checkpoints(storage, config, prepared, found=found)
-                with _how_to_go_on(storage, checkpoints, stop):
-                    _run_rounds(config, server, checkpoints, storage, found is not None, screen, stop)
-    run = load(storage)
-    screen.summarise(run)
-    return run
-
-
-@contextmanager
-def _how_to_go_on(storage: Storage, checkpoints: Checkpoints, stop: Stop) -> Iterator[None]:
-    """Let every end of a run that can be resumed say how."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise Stopped(stop.asked or signal.SIGINT, f"stopped; {_resumable(storage, checkpoints)}") from None
-    except (ClientError, MethodError) as error:
-        raise type(error)(f"{error}\nonce that is fixed, {_resumable(storage, checkpoints)}") from None
-    except LostError as error:
-        raise RayflError(f"{error}; {_resumable(storage, checkpoints)}") from None
-    except OSError as error:
-        raise RayflError(
-            f"{storage.path} cannot be written to: {error.strerror or error}; fix that, then"
-            f" {_resumable(storage, checkpoints)}"
-        ) from None
-
-
-def _run_rounds(
-    config: Config,
-    server: RunsRounds,
-    checkpoints: Checkpoints,
-    storage: Storage,
-    resumed: bool,
-    screen: Screen,
-    stop: Stop,
-) -> None:
-    """Go on from the last checkpoint, if there is one, and write what each round gives."""
-    lost = False
-    try:
-        checkpoints.bring_back(server)
-    except LostError as error:
-        lost = True
-        screen.warn(str(error))
-    if resumed:  # a new folder was made with it
-        storage.write("config.yaml", _config_file(config))
-    begun = checkpoints.round
-    name, after = run_name(storage), begun if resumed else None
-    with (
-        RunWriter(
-            storage,
-            name,
-            config.method.name,
-            config.seed,
-            resume_after=after,
-            metrics=task_metrics(config.task),
-            # Without what may change from one resume to the next.
-            config={k: v for k, v in config.to_tree().items() if k not in ("name", "ray", "state", "output")},
-        ) as writer,
-        screen.rounds(config.rounds, done=begun),
-    ):
-        course = _Course(config, server, checkpoints, writer, screen, lost)
-        while course.number <= config.rounds:
-            course.advance(stop)
-    if checkpoints.round > begun:
-        screen.say(f"checkpoints took {checkpoints.share_of_time:.1%} of the time")
-
-
-class _Course:
-    """A run's way through its rounds: after a loss back to the last checkpoint, and no row is written twice."""
 
     def __init__(
         self,
-        config: Config,
         server: RunsRounds,
+        prepared: Prepared,
+        storage: Storage,
         checkpoints: Checkpoints,
-        writer: RunWriter,
+        callbacks: Callbacks,
         screen: Screen,
-        lost: bool,
+        stop: Stop,
+        *,
+        resumed: bool,
+        passed: int = 0,
     ) -> None:
-        self._config, self._server, self._checkpoints = config, server, checkpoints
-        self._writer, self._screen = writer, screen
-        self.number = checkpoints.round + 1
+        """With `passed`, requests to stop up to that round are ignored: the run was given more rounds after it."""
+        self._config, self._prepared = prepared.config, prepared
+        self._server, self._storage, self._checkpoints = server, storage, checkpoints
+        self._callbacks, self._screen, self._stop = callbacks, screen, stop
+        self._resumed, self._passed = resumed, passed
+        self._last = self._config.rounds
+        self._stopped: StoppedEarly | None = None
+        self._number = checkpoints.round + 1
         self._written = checkpoints.round
-        self._losses = 0  # since the last row
-        self._lost = lost
+        self._failed = False
+        self._failures = 0  # since the last row
         self._recoveries: list[str] = []
 
-    def advance(self, stop: Stop) -> None:
-        """Run the next round, after recovering from the last loss; a loss on the way is for the next call."""
+    def run(self) -> None:
+        """Run all rounds that are left."""
+        begun = self._checkpoints.round
+        self._restore()
+        if self._resumed:  # a new folder was made with it
+            self._storage.write(CONFIG, config_file(self._config))
+        with self._tables(), self._screen.rounds(self._config.rounds, done=begun):
+            self._start_callbacks()
+            while self._number <= self._last:
+                self._advance()
+        if self._stopped is not None:
+            self._screen.say(f"stopped early after round {self._last} of {self._config.rounds}: {self._stopped.reason}")
+        if self._checkpoints.round > begun:
+            self._screen.say(f"checkpoints took {self._checkpoints.share_of_time:.1%} of the time")
+
+    # -- the beginning -----------------------------------------------------------------------------------------
+
+    def _restore(self) -> None:
         try:
-            if self._lost:
+            self._checkpoints.bring_back(self._server)
+        except LostError as error:
+            self._failed = True
+            self._screen.warn(str(error))
+
+    @contextmanager
+    def _tables(self) -> Iterator[None]:
+        config = self._config
+        # Without what may change from one resume to the next.
+        note = {k: v for k, v in config.to_tree().items() if k not in ("name", "callbacks", "ray", "state", "output")}
+        with RunWriter(
+            self._storage,
+            run_name(self._storage),
+            config.method.name,
+            config.seed,
+            resume_after=self._checkpoints.round if self._resumed else None,
+            config=note,
+            metrics=self._prepared.facts.metrics,
+        ) as self._writer:
+            yield
+
+    def _start_callbacks(self) -> None:
+        states = self._checkpoints.callback_states()
+        for name in self._callbacks.missing(states):
+            self._screen.warn(f"the run had a callback {name}, which is not given now: it goes on without")
+        self._callbacks.start(RunFacts.of(self._prepared, self._storage.path, self._checkpoints.round), states)
+
+    # -- a round -----------------------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """Run the next round, after recovering from the last failure; a failure on the way is for the next call."""
+        try:
+            if self._failed:
                 self._recover()
             self._round()
-            if self._checkpoints.is_due(self.number) or (stop.asked and self.number < self._config.rounds):
-                self._writer.flush()
-                self._checkpoints.write(self._server)
         except NobodyLeftError:
             raise
         except LostError as error:
-            self._lost = True
-            self._losses += 1
-            self._screen.warn(f"round {self.number}: {error}")
-            if self._losses >= MOST_LOSSES:
-                raise LostError(
-                    f"round {self.number} was lost {self._losses} times in a row, last by {error}"
-                ) from None
+            self._note_failure(error)
             return
-        self.number += 1
-        if stop.asked and self.number <= self._config.rounds:
-            raise Stopped(stop.asked)
+        self._number += 1
+        if self._stop.asked and self._number <= self._last:
+            raise Stopped(self._stop.asked)
+
+    def _round(self) -> None:
+        record = self._server.run_round(self._number)
+        self._report(record)
+        if self._number > self._written:
+            self._save_models()  # before the row: a run whose last row is there is complete
+            self._write(record)
+        if self._stopped is not None and self._number == self._last:
+            self._writer.flush()
+            write_stopped(self._storage, self._stopped)
+        self._write_checkpoint()
+
+    def _report(self, record: RoundRecord) -> None:
+        reason = self._callbacks.report(record)
+        if reason is not None and self._passed < self._number < self._config.rounds:
+            self._stopped = StoppedEarly(self._number, self._config.rounds, reason)
+            self._last = self._number
+
+    def _save_models(self) -> None:
+        last = self._number == self._last
+        which = self._config.output.models if last else self._callbacks.models_to_save(self._number)
+        if which != "none":
+            save_models(self._server, self._prepared, self._storage, self._number, which, last)
+
+    def _write(self, record: RoundRecord) -> None:
+        if self._recoveries:
+            record = replace(record, extras={**record.extras, "recoveries": self._recoveries})
+        self._writer.write_round(record.number, record.summary, record.clients, record.clusters, record.extras)
+        self._screen.show_round(record)
+        self._written, self._failures, self._recoveries = self._number, 0, []
+
+    def _write_checkpoint(self) -> None:
+        """Write one if it is time, or if the run ends here but could be given more rounds."""
+        number, wanted = self._number, self._config.output.checkpoint_every != 0
+        ends_early = number < self._config.rounds and (bool(self._stop.asked) or (number == self._last and wanted))
+        if self._checkpoints.is_due(number) or ends_early:
+            self._writer.flush()
+            self._checkpoints.write(self._server, self._callbacks.states_after(number))
+            self._callbacks.forget_before(number)
+
+    # -- failures ----------------------------------------------------------------------------------------------
+
+    def _note_failure(self, error: LostError) -> None:
+        self._failed = True
+        self._failures += 1
+        self._screen.warn(f"round {self._number}: {error}")
+        if self._failures >= MOST_LOSSES:
+            raise LostError(f"round {self._number} was lost {self._failures} times in a row, last by {error}") from None
 
     def _recover(self) -> None:
         what = self._server.recover()
         self._checkpoints.bring_back(self._server)
         return_freed_memory()
-        self.number, self._lost = self._checkpoints.round + 1, False
+        self._number, self._failed = self._checkpoints.round + 1, False
         self._recoveries.append(what)
-        self._screen.say(f"{what}, from round {self.number}")
-
-    def _round(self) -> None:
-        record = self._server.run_round(self.number)
-        if self.number <= self._written:
-            return
-        extras = {**record.extras, **({"recoveries": self._recoveries} if self._recoveries else {})}
-        self._writer.write_round(self.number, record.summary, record.clients, record.clusters, extras)
-        self._screen.show_round(record)
-        self._written, self._losses, self._recoveries = self.number, 0, []
-
-
-def _config_file(config: Config) -> bytes:
-    return f"# rayfl {__version__}\n{config.to_yaml()}".encode()
-
-
-def _refuse_unnamed_code(run: Run, overrides: Sequence[str]) -> None:
-    """Import only what the user has named: a folder's config may be somebody else's."""
-    code = [f"{key}={value}" for key, value in run.config.named_code().items()]
-    if set(code) - set(overrides):
-        raise InputError(
-            f"the config in {run.path} names code to be imported, {' and '.join(code)}: if you trust it, name it too:"
-            f" rayfl resume {shlex.quote(run.path)} {' '.join(code)}"
-        )
-
-
-def _resumable(storage: Storage, checkpoints: Checkpoints) -> str:
-    secrets = "; give the secrets of the URI again, they are not shown here" if storage.has_secrets else ""
-    return f"go on after round {checkpoints.round} with: rayfl resume {shlex.quote(storage.path)}{secrets}"
-
-
-def _check_output(config: Config) -> None:
-    """Make sure, before anything starts, that the run can write and that nothing has its name yet."""
-    base = Storage(config.output.dir)
-    base.check()
-    if config.name is not None and base.exists(config.name):
-        raise InputError(_taken(base.folder(config.name)))
-
-
-@contextmanager
-def _new_folder(config: Config) -> Iterator[Storage]:
-    """Make the run's folder, with its config in it, and lock it; one that another run has made is left alone."""
-    base, first = Storage(config.output.dir), ("config.yaml", _config_file(config))
-    if config.name is not None:
-        storage = base.folder(config.name)
-        if not storage.claim(*first):
-            raise InputError(_taken(storage))
-    else:
-        storage = next(folder for folder in map(base.folder, _names(config)) if folder.claim(*first))
-    with storage.locked():
-        yield storage
-
-
-def _names(config: Config) -> Iterator[str]:
-    """Yield names for a run without one, until one is free: runs may start in the same second."""
-    method = config.method.name.rpartition(":")[2]
-    stem = f"{config.data.source}-{method}-seed{config.seed}-{datetime.now():%Y%m%d-%H%M%S}"
-    if "://" not in Storage(config.output.dir).path:
-        yield stem
-        yield from (f"{stem}-{number}" for number in range(2, 1000))
-    while True:  # by chance, where object stores cannot tell who was first
-        yield f"{stem}-{uuid.uuid4().hex[:8]}"
-
-
-def _taken(storage: Storage) -> str:
-    return (
-        f"{storage.path} is there already, and results are never overwritten: choose another name or output.dir, or"
-        " remove the folder"
-    )
+        self._screen.say(f"{what}, from round {self._number}")

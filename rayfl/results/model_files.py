@@ -1,0 +1,194 @@
+"""The files of saved models: an index, and safetensors with each tensor of the network stacked over the models.
+
+    models/index.json                          which model each client and cluster has; appears last, whole
+    models/shared-000060.safetensors           models that clients share, the initial one first; row k of every tensor
+    models/personal-000060-00000.safetensors   models that one client has alone
+
+Arrays only: networks are built from them in `saved_models`. A folder may be somebody else's, so all of it is checked.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rayfl.config import ModelsToSave
+from rayfl.errors import InputError
+from rayfl.models.layout import Layout
+from rayfl.results.storage import Storage
+
+FOLDER = "models"
+INDEX = "index.json"
+VERSION: Final = 1
+#: In place of a row of the shared models: the client's model is among the personal ones, or was not saved.
+PERSONAL, LEFT_OUT = -1, -2
+#: Names of arrays that are no tensors of the network begin with this.
+ABOUT = "rayfl/"
+
+Count = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Served(_Strict):
+    """The models that answer together: rows of the shared ones, and how their outputs are put together."""
+
+    rows: Annotated[list[Count], Field(min_length=1)]
+    combine: Literal["logits", "probabilities"]
+
+
+class ClusterModel(Served):
+    """What a cluster's clients are served with."""
+
+    cluster: Count
+
+
+class Inputs(_Strict):
+    """What samples look like before and after they are normalised."""
+
+    kind: Literal["image", "vector", "text"]
+    shape: list[Count]
+    classes: Count
+    vocabulary: Count | None
+    transforms: list[dict[str, Any]]  # the planted ones, by number
+
+
+class PersonalFile(_Strict):
+    """A file with the personal models of clients `first` to `last`."""
+
+    name: Annotated[str, Field(pattern=r"^personal-\d{6,9}-\d{5,9}\.safetensors$")]
+    first: Count
+    last: Count
+
+
+class ModelsIndex(_Strict):
+    """Which models were saved, and whose they are."""
+
+    rayfl_models: Literal[1] = VERSION
+    round: Count
+    models: ModelsToSave
+    combine: Literal["logits", "probabilities"]  # of each client's models
+    everyone: Served | None  # what all clients share, or the global model
+    clusters: list[ClusterModel]
+    shared: Annotated[str, Field(pattern=r"^shared-\d{6,9}\.safetensors$")]
+    personal: list[PersonalFile]
+    inputs: Inputs
+    seed: Annotated[int, Field(ge=0, lt=2**63)]
+    channels_last: bool
+
+    @property
+    def files(self) -> list[str]:
+        """The files that it names."""
+        return [self.shared, *[file.name for file in self.personal]]
+
+
+def folder_of(number: int | None = None) -> str:
+    """Return the folder of the models saved after round `number`, or at the end."""
+    return FOLDER if number is None else f"{FOLDER}/round-{number:06d}"
+
+
+def stacked_tensors(layout: Layout, vectors: np.ndarray) -> dict[str, np.ndarray]:
+    """Return flat models (n, size) as the tensors of the network by name, each (n, *shape)."""
+    tensors = {}
+    for name, where, shape, last in zip(layout.names, layout.slices, layout.shapes, layout.channels_last, strict=True):
+        piece = vectors[:, where]
+        if last:
+            out, channels, height, width = shape
+            piece = np.moveaxis(piece.reshape(-1, out, height, width, channels), -1, 2)
+        tensors[name] = np.ascontiguousarray(piece.reshape(-1, *shape))
+    return tensors
+
+
+def flat_vector(layout: Layout, tensors: Mapping[str, np.ndarray], row: int) -> np.ndarray:
+    """Return model number `row` as a flat vector; ValueError if the tensors are of another network."""
+    vector = np.empty(layout.size, np.float32)
+    names = {name for name in tensors if not name.startswith(ABOUT)}
+    if names != set(layout.names):
+        raise ValueError(f"tensors {sorted(names ^ set(layout.names))[:5]} are only in one of them")
+    for name, where, shape, last in zip(layout.names, layout.slices, layout.shapes, layout.channels_last, strict=True):
+        stack = tensors[name]
+        if stack.dtype != np.float32 or stack.shape[1:] != shape or not 0 <= row < len(stack):
+            raise ValueError(f"{name} is {stack.dtype} of shape {stack.shape}")
+        piece = stack[row]
+        vector[where] = (np.moveaxis(piece, 1, -1) if last else piece).reshape(-1)
+    return vector
+
+
+class ModelFiles:
+    """Writes the models of one moment of a run; the index comes last, so that they appear together or not at all."""
+
+    def __init__(self, storage: Storage, folder: str, number: int, layout: Layout) -> None:
+        self._storage, self._folder, self._number, self._layout = storage, folder, number, layout
+        self._personal: list[PersonalFile] = []
+
+    def write_personal(self, clients: np.ndarray, parts: np.ndarray, vectors: np.ndarray) -> None:
+        """Write models (n, size) that one client has alone, in the order of the clients.
+
+        `parts` says which of the client's models that answer together each of them is.
+        """
+        name = f"personal-{self._number:06d}-{len(self._personal):05d}.safetensors"
+        about: dict[str, np.ndarray] = {
+            f"{ABOUT}client": clients.astype(np.int64),
+            f"{ABOUT}part": parts.astype(np.int32),
+        }
+        self._write(name, stacked_tensors(self._layout, vectors) | about)
+        self._personal.append(PersonalFile(name=name, first=int(clients[0]), last=int(clients[-1])))
+
+    def write_shared(self, vectors: np.ndarray, about: Mapping[str, np.ndarray], **index: Any) -> None:
+        """Write models that clients share and what is known of clients; then the index, and remove what it replaces.
+
+        `index` are the rest of the fields of ModelsIndex.
+        """
+        name = f"shared-{self._number:06d}.safetensors"
+        arrays = {f"{ABOUT}{key}": np.ascontiguousarray(array) for key, array in about.items()}
+        self._write(name, stacked_tensors(self._layout, vectors) | arrays)
+        old = read_index(self._storage, self._folder, damaged_is_none=True)
+        new = ModelsIndex(round=self._number, shared=name, personal=self._personal, **index)
+        self._storage.write(f"{self._folder}/{INDEX}", new.model_dump_json(indent=1).encode())
+        for file in set(old.files) - set(new.files) if old else ():
+            self._storage.remove(f"{self._folder}/{file}")
+
+    def _write(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
+        from safetensors.numpy import save
+
+        self._storage.write(f"{self._folder}/{name}", save(dict(arrays), {"round": str(self._number)}))
+
+
+def read_index(storage: Storage, folder: str = FOLDER, damaged_is_none: bool = False) -> ModelsIndex | None:
+    """Return the index of the models in a folder; None if there is none."""
+    path = f"{folder}/{INDEX}"
+    try:
+        return ModelsIndex.model_validate_json(storage.read(path))
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        if damaged_is_none:
+            return None
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise InputError(
+            f"{storage.path}/{path} is damaged, or of another version of rayfl"
+            f" ({'.'.join(map(str, first['loc']))}: {first['msg']}): restore it, or run again"
+        ) from None
+
+
+def read_tensors(storage: Storage, folder: str, name: str) -> dict[str, np.ndarray]:
+    """Return the arrays of one file."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    path = f"{storage.path}/{folder}/{name}"
+    try:
+        return load(storage.read(f"{folder}/{name}"))
+    except FileNotFoundError:
+        raise InputError(f"{path} is gone: restore it, or run again") from None
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise InputError(f"{path} cannot be read ({error}): restore it, or run again") from None
+
+
+def saved_rounds(storage: Storage) -> list[int]:
+    """Return the rounds after which callbacks had models saved."""
+    names: Sequence[str] = storage.list(FOLDER)
+    return sorted(int(n[6:]) for n in names if n.startswith("round-") and n[6:].isdigit() and len(n) >= 12)

@@ -1,0 +1,305 @@
+"""Saved models as torch modules that take samples as they are in the source: raw, not yet normalised.
+
+What is in the files is `model_files`' business. A network that the run's config names by import path is imported only
+if the caller names it too: the folder may be somebody else's.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from rayfl.client.evaluation import _combined as combined
+from rayfl.client.passes import Combine
+from rayfl.client.stacked import stacked_logits
+from rayfl.client.task import Task, find_task
+from rayfl.config import Config
+from rayfl.data import Dataset
+from rayfl.data.dataset import Transform
+from rayfl.errors import InputError, shown
+from rayfl.models import FlatModel, build_model
+from rayfl.results.model_files import (
+    ABOUT,
+    FOLDER,
+    LEFT_OUT,
+    PERSONAL,
+    Inputs,
+    ModelsIndex,
+    flat_vector,
+    folder_of,
+    read_index,
+    read_tensors,
+    saved_rounds,
+)
+from rayfl.results.storage import Storage
+
+
+class RawSamples:
+    """Turns raw samples into what the network sees, as the run did."""
+
+    def __init__(
+        self, inputs: Inputs, shift: np.ndarray, scale: np.ndarray, transform: Transform | None = None
+    ) -> None:
+        self._inputs, self._shift, self._scale, self._transform = inputs, shift, scale, transform
+
+    def __call__(self, samples: Any) -> torch.Tensor:
+        """Return the normalised inputs (n, *shape) of raw samples of that shape."""
+        raw, kind = self._checked(samples), self._inputs.kind
+        starts, window = None, 0
+        if kind == "text":
+            window = raw.shape[1]
+            starts, raw = np.arange(len(raw)) * window, raw.reshape(-1)
+        count = len(raw) if starts is None else len(starts)
+        nothing = np.zeros(count, np.uint8)
+        dataset = Dataset(
+            raw,
+            nothing,
+            self._inputs.classes,
+            kind,
+            nothing.astype(bool),
+            self._shift,
+            self._scale,
+            starts=starts,
+            window=window,
+        )
+        return dataset.batch(np.arange(count), self._transform)[0]
+
+    def _checked(self, samples: Any) -> np.ndarray:
+        raw = samples.numpy(force=True) if isinstance(samples, torch.Tensor) else np.asarray(samples)
+        shape, kind = tuple(self._inputs.shape), self._inputs.kind
+        wanted = {"image": "uint8 pixels", "vector": "numbers", "text": "character codes"}[kind]
+        good = {"image": raw.dtype == np.uint8, "vector": raw.dtype.kind in "biuf", "text": raw.dtype.kind in "iu"}
+        if raw.shape[1:] != shape or not good[kind]:
+            raise InputError(
+                f"samples are {raw.dtype} of shape {raw.shape}: give {wanted} of shape"
+                f" (n, {', '.join(map(str, shape))}), as they are in the source, not normalised"
+            )
+        if kind == "text" and raw.size and not 0 <= raw.min() <= raw.max() < (self._inputs.vocabulary or 0):
+            raise InputError(
+                f"character codes go from {raw.min()} to {raw.max()}, the run knows 0 to {self._last_code}"
+            )
+        return raw.astype(np.float32) if kind == "vector" else raw
+
+    @property
+    def _last_code(self) -> int:
+        return (self._inputs.vocabulary or 0) - 1
+
+
+class SavedModel(nn.Module):
+    """What a client, a cluster or everyone is served with: one network, or several that answer together.
+
+    `model(samples)` takes raw samples and returns logits, computed as the run computed them when it tested clients, in
+    eval mode and without gradients. To train on, use `networks` with `prepare(samples)`.
+    """
+
+    def __init__(
+        self, networks: Sequence[nn.Module], head: str | None, channels_last: bool, combine: Combine, raw: RawSamples
+    ) -> None:
+        super().__init__()
+        self.networks = nn.ModuleList(networks)
+        self.combine = combine
+        self._head, self._channels_last, self._raw = head, channels_last, raw
+        self._flatten()
+
+    def _flatten(self) -> None:
+        self._flat = [
+            FlatModel(network, self._head, next(network.parameters()).device, self._channels_last)
+            for network in self.networks
+        ]
+
+    def _apply(self, *arguments: Any, **named: Any) -> "SavedModel":
+        super()._apply(*arguments, **named)
+        self._flatten()  # tensors that moved to another device are no longer views of the flat vectors
+        return self
+
+    def prepare(self, samples: Any) -> torch.Tensor:
+        """Return what the networks see of raw samples."""
+        return self._raw(samples).to(self._flat[0].vector.device)
+
+    def forward(self, samples: Any) -> torch.Tensor:
+        """Return the logits (n, classes) for raw samples."""
+        stack = torch.stack([flat.vector for flat in self._flat])
+        return combined(stacked_logits(self._flat[0], stack, self.prepare(samples)), self.combine)
+
+
+class SavedModels:
+    """The models that one run saved, at its end or after a round."""
+
+    def __init__(self, storage: Storage, config: Config, number: int | None = None) -> None:
+        self._storage, self._config, self._folder = storage, config, folder_of(number)
+        index = read_index(storage, self._folder)
+        if index is None:
+            raise InputError(_none_there(storage, config, number))
+        self.index: ModelsIndex = index
+
+    @cached_property
+    def _shared(self) -> dict[str, np.ndarray]:
+        return read_tensors(self._storage, self._folder, self.index.shared)
+
+    @property
+    def clusters(self) -> list[int]:
+        """The clusters that have a model."""
+        return [entry.cluster for entry in self.index.clusters]
+
+    def of_cluster(self, cluster: int, network: Any = None, trust: bool = False) -> SavedModel:
+        """Return the model of a cluster; samples are as a client of it has them."""
+        for entry in self.index.clusters:
+            if entry.cluster == cluster:
+                return self._built([(row, None) for row in entry.rows], entry.combine, network, trust)
+        there = f"there are {', '.join(map(str, self.clusters))}" if self.clusters else "the run has none"
+        raise InputError(f"there is no model of cluster {shown(cluster)} in {self._path}: {there}{self._others()}")
+
+    def of_everyone(self, network: Any = None, trust: bool = False) -> SavedModel:
+        """Return the model that all clients share, or the global one."""
+        if self.index.everyone is None:
+            raise InputError(f"there is no one model for all clients in {self._path}{self._others()}")
+        rows = self.index.everyone.rows
+        return self._built([(row, None) for row in rows], self.index.everyone.combine, network, trust)
+
+    def of_client(self, client: int, network: Any = None, trust: bool = False, transformed: bool = False) -> SavedModel:
+        """Return what a client was tested with.
+
+        Samples are as in the source: what sets the client's planted cluster apart (a rotation, inverted pixels) is
+        applied to them, unless they are `transformed` already. Labels are never changed.
+        """
+        rows = self._about("rows")
+        if not isinstance(client, int | np.integer) or not 0 <= client < len(rows):
+            raise InputError(f"client={shown(client)}: the run has clients 0 to {len(rows) - 1}")
+        wanted = rows[client].tolist()
+        if LEFT_OUT in wanted:
+            raise InputError(
+                f"the model of client {client} was not saved: it is the client's own, and output.models was"
+                f" {self.index.models}; run again with output.models=all"
+            )
+        own = self._personal(int(client)) if PERSONAL in wanted else {}
+        sources = [(row, own.get(part) if row == PERSONAL else None) for part, row in enumerate(wanted)]
+        transform = None if transformed else self._transform(int(client))
+        return self._built(sources, self.index.combine, network, trust, transform)
+
+    def assign(self, samples: Any, labels: Any, network: Any = None, trust: bool = False) -> int:
+        """Return the cluster whose model has the least mean loss on a new client's samples."""
+        if not self.clusters:
+            raise InputError(f"{self._path} holds no models of clusters{self._others()}")
+        task, classes = self._task(trust), self.index.inputs.classes
+        kind = np.int64 if task.targets == "class" else np.float32
+        y = torch.as_tensor(np.asarray(labels).astype(kind))
+        fits = y.ndim == 1 and len(y) == len(samples) and len(y) > 0
+        if not fits or (task.targets == "class" and not 0 <= int(y.min()) <= int(y.max()) < classes):
+            wanted = f"class per sample, 0 to {classes - 1}" if task.targets == "class" else "number per sample"
+            raise InputError(f"labels have the shape {tuple(y.shape)} for {len(samples)} samples: give one {wanted}")
+        models = [self.of_cluster(cluster, network, trust) for cluster in self.clusters]
+        losses = [float(task.loss(model(samples).cpu(), y).double().mean()) for model in models]
+        return self.clusters[int(np.argmin(losses))]
+
+    # -- inside -----------------------------------------------------------------------------------------------
+
+    @property
+    def _path(self) -> str:
+        return f"{self._storage.path}/{self._folder}"
+
+    def _others(self) -> str:
+        """Say what can be asked for instead."""
+        found = []
+        if self.index.everyone is not None:
+            found.append("model() for all clients")
+        if self.clusters:
+            found.append(f"model(cluster=...) for {', '.join(map(str, self.clusters[:10]))}")
+        saved = LEFT_OUT not in self._about("rows")
+        found.append("model(client=...)" if saved else "with output.models=all, model(client=...)")
+        return f"; use {' or '.join(found)}"
+
+    def _about(self, name: str) -> np.ndarray:
+        try:
+            return self._shared[f"{ABOUT}{name}"]
+        except KeyError:
+            raise self._damaged(f"it lacks {name}") from None
+
+    def _damaged(self, why: Any) -> InputError:
+        return InputError(f"{self._path} does not hold models of this run's network ({why}): restore it, or run again")
+
+    def _transform(self, client: int) -> Transform | None:
+        if not self.index.inputs.transforms:
+            return None
+        try:
+            given = self.index.inputs.transforms[int(self._about("transform")[client])]
+            labels = given.get("labels")
+            return Transform(**{**given, "labels": None if labels is None else tuple(labels)})
+        except (IndexError, TypeError) as error:
+            raise self._damaged(error) from None
+
+    def _personal(self, client: int) -> dict[int, tuple[dict[str, np.ndarray], int]]:
+        """Return, for each part that the client has alone, the arrays it is in and its row there."""
+        for file in self.index.personal:
+            if file.first <= client <= file.last:
+                arrays = read_tensors(self._storage, self._folder, file.name)
+                try:
+                    places = np.flatnonzero(arrays[f"{ABOUT}client"] == client)
+                    return {int(arrays[f"{ABOUT}part"][row]): (arrays, int(row)) for row in places}
+                except (KeyError, IndexError) as error:
+                    raise self._damaged(error) from None
+        raise self._damaged(f"no file has the model of client {client}")
+
+    def _built(
+        self,
+        sources: Sequence[tuple[int, tuple[dict[str, np.ndarray], int] | None]],
+        combine: Combine,
+        network: Any,
+        trust: bool,
+        transform: Transform | None = None,
+    ) -> SavedModel:
+        shift, scale, inputs = self._about("shift"), self._about("scale"), self.index.inputs
+        networks = []
+        for row, own in sources:
+            if row == PERSONAL and own is None:
+                raise self._damaged("a client's own model is missing")
+            arrays, at = own or (self._shared, row)
+            module = self._network(network, trust)
+            flat = FlatModel(module, self._config.model.head, channels_last=self.index.channels_last)
+            try:
+                flat.load(flat_vector(flat.layout, arrays, at))
+            except (ValueError, IndexError) as error:
+                raise self._damaged(error) from None
+            networks.append(module.eval())
+        raw = RawSamples(inputs, shift, scale, transform)
+        return SavedModel(networks, self._config.model.head, self.index.channels_last, combine, raw)
+
+    def _task(self, trust: bool) -> Task:
+        """Return the run's task; one that it names by import path only if the folder is trusted."""
+        if ":" in self._config.task and not trust:
+            raise InputError(
+                f"the config in {self._storage.path} names code to be imported, task={self._config.task}: if you trust"
+                " it, pass trust=True"
+            )
+        return find_task(self._config.task)
+
+    def _network(self, given: Any, trust: bool) -> nn.Module:
+        """Build the run's network, or copy the one that is given."""
+        if isinstance(given, nn.Module):
+            from copy import deepcopy
+
+            return deepcopy(given)
+        config, inputs = self._config.model, self.index.inputs
+        if given is not None and given != config.name:
+            raise InputError(f"model={shown(given)}: the run was made with model.name={config.name}")
+        if ":" in config.name and not (trust or given):
+            raise InputError(
+                f"the config in {self._storage.path} names code to be imported, model.name={config.name}: if you trust"
+                f" it, pass trust=True, or model={config.name!r}"
+            )
+        shape = tuple(inputs.shape)
+        return build_model(config, shape, inputs.classes, inputs.vocabulary, self.index.seed)
+
+
+def _none_there(storage: Storage, config: Config, number: int | None) -> str:
+    if number is not None:
+        found = ", ".join(map(str, saved_rounds(storage))) or "none"
+        return f"{storage.path} has no models of round {number}; those of these rounds were saved: {found}"
+    if config.output.models == "none":
+        return f"{storage.path} has no models: it was run with output.models=none; run again without"
+    return (
+        f"{storage.path}/{FOLDER} is not there: the run is not finished (see Run.finished), or was made by a rayfl that"
+        " did not save models"
+    )

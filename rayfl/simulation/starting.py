@@ -1,0 +1,201 @@
+"""A run from its config, or from its folder: check everything, start the federation, then run the rounds.
+
+A run can be left at any moment, by choice or by kill -9, and resumed: its rows and its last checkpoint are on disk.
+"""
+
+import json
+import shlex
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from rayfl.config import Config, load_config, parsed_overrides
+from rayfl.errors import CallbackError, ClientError, InputError, LostError, MethodError, RayflError
+from rayfl.own_code import exits_told, named_code
+from rayfl.results import Run, Storage, check_tables, load, load_begun, read_stopped, written_config
+from rayfl.simulation.callbacks import Callback, Callbacks, RunFacts, make_callbacks
+from rayfl.simulation.checkpoints import Checkpoints, as_config, refuse_changes
+from rayfl.simulation.folder import check_output, new_folder
+from rayfl.simulation.opening import OpenerOf
+from rayfl.simulation.preparation import prepare, resolve, task_metrics
+from rayfl.simulation.screen import Screen
+from rayfl.simulation.signals import Stop, Stopped, stopping
+from rayfl.simulation.simulation import Simulation
+
+Overrides = Sequence[str] | Mapping[str, Any]
+
+
+def simulate(config: Config, opener: OpenerOf, screen: Screen | None = None, callbacks: Sequence[Callback] = ()) -> Run:
+    """Run `config` on the federation that `opener` finds for it; bad input is refused before anything is written.
+
+    `callbacks` are told of its rounds besides those that the config names.
+    """
+    with stopping() as stop, exits_told():
+        config = resolve(config)
+        told = Callbacks(make_callbacks(config.callbacks, callbacks))
+        check_output(config)
+        return _carry_out(config, opener, new_folder, None, told, screen or Screen(), stop)
+
+
+def resume(
+    path: str | Path,
+    opener: OpenerOf,
+    overrides: Overrides = (),
+    screen: Screen | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> Run:
+    """Go on with the run in the folder `path`, to the same bits.
+
+    Overrides may change how it is carried out (`ray`, `federation`, `callbacks`, ...) and give it more rounds.
+    """
+    screen = screen or Screen()
+    load_begun(path)  # what is no run folder gets no lock either
+    storage = Storage(path)
+    storage.check()
+    # The lock first: until then another process may go on with the run, and what was read would be out of date.
+    with stopping() as stop, exits_told(), storage.locked():
+        run = load_begun(path)
+        config = load_config(run.config, overrides)
+        refuse_changes(run.config, config)
+        _refuse_unnamed_code(run, overrides)
+        if config.rounds < run.config.rounds:
+            raise InputError(f"rounds={config.rounds}: a run of {run.config.rounds} rounds can only be given more")
+        config = resolve(config)
+        told = Callbacks(make_callbacks(config.callbacks, callbacks))
+        checkpoints = Checkpoints(storage, config)
+        begun = checkpoints.find()
+        written = check_tables(storage, begun, config.method.name, config.seed, task_metrics(config.task))
+        if (then := written_config(storage)) is not None:
+            refuse_changes(as_config(then, f"{storage.path}/rounds"), config)
+        if (complete := _complete(run, config, written)) is not None:
+            screen.say(complete)
+            screen.summarise(run)
+            return run
+        screen.say(f"going on after round {begun} of {config.rounds}")
+        stopped = read_stopped(storage)
+        passed = stopped.round if stopped is not None and stopped.rounds < config.rounds else 0
+        return _carry_out(config, opener, lambda _: nullcontext(storage), checkpoints, told, screen, stop, passed)
+
+
+def _complete(run: Run, config: Config, written: int) -> str | None:
+    """Say that a run is complete, unless it is given more rounds; None if there is something left to do."""
+    if config.rounds > run.config.rounds:
+        return None
+    stopped = run.stopped_early
+    if stopped is not None and written >= stopped.round:
+        return (
+            f"the run was stopped early after round {stopped.round} of {stopped.rounds} and is complete:"
+            f" {stopped.reason}; to go on all the same, give it more rounds than that with rounds=..."
+        )
+    if written >= config.rounds:
+        return f"all {config.rounds} rounds are there; raise them with rounds=..."
+    return None
+
+
+def _carry_out(
+    config: Config,
+    opener: OpenerOf,
+    folder: Callable[[Config], AbstractContextManager[Storage]],
+    found: Checkpoints | None,
+    callbacks: Callbacks,
+    screen: Screen,
+    stop: Stop,
+    passed: int = 0,
+) -> Run:
+    """Run all rounds, or those after the checkpoint that was found, and write to `folder`, opened once all is ready.
+
+    Data load and the model is built in a thread of their own, while Ray and the actors start.
+    """
+    opened = opener(config)  # imports Ray, if need be: before the loader's imports, or the two would hold each other up
+    with ThreadPoolExecutor(1) as loader:
+        loading = loader.submit(prepare, config)
+        with opened(config, loading.result, screen) as (server, prepared):
+            config = prepared.config
+            callbacks.check(RunFacts.of(prepared))
+            screen.say(f"training: {config.training}")
+            if prepared.gpu_memory is not None:
+                screen.say(str(prepared.gpu_memory))
+            stop.between_rounds()  # before there is a folder, so that it never stays behind empty
+            with folder(config) as storage:
+                checkpoints = Checkpoints(storage, config, prepared, found=found)
+                simulation = Simulation(
+                    server,
+                    prepared,
+                    storage,
+                    checkpoints,
+                    callbacks,
+                    screen,
+                    stop,
+                    resumed=found is not None,
+                    passed=passed,
+                )
+                with _how_to_go_on(storage, checkpoints, stop):
+                    simulation.run()
+    run = load(storage)
+    callbacks.end(run)
+    screen.summarise(run)
+    return run
+
+
+@contextmanager
+def _how_to_go_on(storage: Storage, checkpoints: Checkpoints, stop: Stop) -> Iterator[None]:
+    """Let every end of a run that can be resumed say how."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Stopped(stop.asked or signal.SIGINT, f"stopped; {_resumable(storage, checkpoints)}") from None
+    except (CallbackError, ClientError, MethodError) as error:
+        raise type(error)(f"{error}\nonce that is fixed, {_resumable(storage, checkpoints)}") from None
+    except LostError as error:
+        raise RayflError(f"{error}; {_resumable(storage, checkpoints)}") from None
+    except OSError as error:
+        raise RayflError(
+            f"{storage.path} cannot be written to: {error.strerror or error}; fix that, then"
+            f" {_resumable(storage, checkpoints)}"
+        ) from None
+
+
+def _refuse_unnamed_code(run: Run, overrides: Overrides) -> None:
+    """Import only what the user has named: a folder's config may be somebody else's."""
+    code, named = named_code(run.config), _values(overrides)
+    unnamed = {key: names for key, names in code.items() if not set(names) <= _names_in(named.get(key))}
+    if unnamed:
+        words = [f"{key}={_written(run.config, key)}" for key in code]
+        raise InputError(
+            f"the config in {run.path} names code to be imported, {' and '.join(words)}: if you trust it, name it too:"
+            f" rayfl resume {shlex.quote(run.path)} {' '.join(map(shlex.quote, words))}"
+        )
+
+
+def _values(overrides: Overrides) -> dict[str, Any]:
+    """Return overrides by dotted key, `method={"name": ...}` as method.name."""
+    found: dict[str, Any] = {}
+    for key, value in parsed_overrides(overrides):
+        found[key] = value
+        if isinstance(value, Mapping):
+            found |= {f"{key}.{inner}": each for inner, each in value.items()}
+    return found
+
+
+def _names_in(value: Any) -> set[str]:
+    """Return the names in an override: one, or those of a list of callbacks."""
+    entries = value if isinstance(value, list | tuple) else [value]
+    return {str(entry.get("name") if isinstance(entry, Mapping) else entry) for entry in entries}
+
+
+def _written(config: Config, key: str) -> str:
+    """Return the value of a key that names code, as an override has it."""
+    if key == "callbacks":
+        return json.dumps([callback.model_dump() for callback in config.callbacks])
+    found: Any = config
+    for name in key.split("."):
+        found = getattr(found, name)
+    return str(found)
+
+
+def _resumable(storage: Storage, checkpoints: Checkpoints) -> str:
+    secrets = "; give the secrets of the URI again, they are not shown here" if storage.has_secrets else ""
+    return f"go on after round {checkpoints.round} with: rayfl resume {shlex.quote(storage.path)}{secrets}"
