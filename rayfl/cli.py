@@ -94,7 +94,7 @@ def partition(
     config = _config(arguments)
     if output is not None:
         check_figure_file(output)
-    dataset = load_dataset(config.data, config.seed, config.partition.column)
+    dataset = load_dataset(config.data, config.seed, config.partition.owner_column)
     with exits_told():
         config = settle_splits(config, dataset)
     made = make_partition(config.partition, dataset, config.seed)

@@ -14,9 +14,11 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import maximum_flow
 
 from rayfl.analysis.partition_figure import draw_partition
-from rayfl.config import DataConfig, PartitionConfig
+from rayfl.config import data_config, partition_config
+from rayfl.config.partition import PartitionConfig
 from rayfl.data import Dataset, Partition, Transform, make_partition
-from rayfl.data.partitions import _Deal, _Wish, share_out
+from rayfl.data.partition.counting import share_out
+from rayfl.data.partition.dealing import Deal, Wish
 from rayfl.data.sources import load_dataset
 from rayfl.errors import InputError
 
@@ -36,7 +38,7 @@ EXAMPLES = settings(max_examples=150, deadline=None, suppress_health_check=[Heal
 
 
 def config(**keys: Any) -> PartitionConfig:
-    return PartitionConfig.model_validate(keys)
+    return partition_config(**keys)
 
 
 def made_up(labels: np.ndarray, is_test: np.ndarray | None = None, owners: int = 12, side: int = 2) -> Dataset:
@@ -60,7 +62,7 @@ def balanced(per_class: int, classes: int = 10) -> Dataset:
 
 
 def digits() -> Dataset:
-    return load_dataset(DataConfig(source="digits"), seed=0)
+    return load_dataset(data_config(source="digits"), seed=0)
 
 
 def arrays(partition: Partition) -> list[np.ndarray]:
@@ -283,8 +285,8 @@ def test_exchange_serves_as_many_as_any_dealing_could(seed: int) -> None:
     allowed = rng.random((clients, classes)) < 0.4
     allowed[np.arange(clients), rng.integers(0, classes, clients)] = True
     sizes, pools = rng.integers(1, 12, clients), rng.integers(0, 20, classes)
-    deal = _Deal(config(kind="classes", samples=[2, 12]), pools, rng)
-    deal.wish = _Wish(allowed + 0.0, allowed)
+    deal = Deal(config(kind="classes", samples=[2, 12]), pools, rng)
+    deal.wish = Wish(allowed + 0.0, allowed)
     counts = deal.fill(sizes, np.zeros_like(sizes))
     assert (counts.sum(1) <= sizes).all() and (counts.sum(0) <= pools).all() and not counts[~allowed].any()
 

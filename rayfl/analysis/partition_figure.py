@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from rayfl.data.dataset import Dataset, Transform
-from rayfl.data.partitions import Partition
+from rayfl.data.partition import Partition
 from rayfl.errors import InputError
 
 _MOST_DOTS = 120  # clients; beyond, dots would touch and a heat map says more

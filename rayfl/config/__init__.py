@@ -1,19 +1,20 @@
 """The configuration: one typed tree. YAML, dotted overrides and Python keywords in; resolved YAML out."""
 
 from rayfl.config.client import EvaluateConfig, LocalConfig, ParticipationConfig
-from rayfl.config.data import DataConfig, Source
-from rayfl.config.loading import describe_errors, load_config
+from rayfl.config.data import DATA, DataConfig
+from rayfl.config.loading import data_config, describe_errors, load_config, partition_config
 from rayfl.config.method import MethodConfig, ModelConfig
-from rayfl.config.partition import ALPHAS, MOST_COPIES, PARTITION_KEYS, PartitionConfig, PartitionKind
+from rayfl.config.partition import ALPHAS, MOST_COPIES, PARTITIONS, PartitionConfig
 from rayfl.config.placement import OutputConfig, RayConfig, StateConfig, Training
 from rayfl.config.schema import Config
 from rayfl.config.section import MOST, Section
 
 __all__ = [
     "ALPHAS",
+    "DATA",
     "MOST",
     "MOST_COPIES",
-    "PARTITION_KEYS",
+    "PARTITIONS",
     "Config",
     "DataConfig",
     "EvaluateConfig",
@@ -23,12 +24,12 @@ __all__ = [
     "OutputConfig",
     "ParticipationConfig",
     "PartitionConfig",
-    "PartitionKind",
     "RayConfig",
     "Section",
-    "Source",
     "StateConfig",
     "Training",
+    "data_config",
     "describe_errors",
     "load_config",
+    "partition_config",
 ]

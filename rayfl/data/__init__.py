@@ -4,6 +4,6 @@
 """
 
 from rayfl.data.dataset import Dataset, Transform
-from rayfl.data.partitions import Partition, make_partition
+from rayfl.data.partition import Partition, PartitionKind, make_partition
 
-__all__ = ["Dataset", "Partition", "Transform", "make_partition"]
+__all__ = ["Dataset", "Partition", "PartitionKind", "Transform", "make_partition"]

@@ -101,7 +101,7 @@ def prepare(config: Config) -> Prepared:
 
     config = resolve(config)
     _check_state_folder(config)
-    dataset = load_dataset(config.data, config.seed, config.partition.column)
+    dataset = load_dataset(config.data, config.seed, config.partition.owner_column)
     config = settle_splits(config, dataset)
     partition = make_partition(config.partition, dataset, config.seed)
     if config.data.normalise == "standard":
