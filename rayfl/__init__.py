@@ -18,11 +18,15 @@ def run(config: "str | Path | Mapping[str, Any] | Config | None" = None, **overr
 
     `config` is a YAML file, a mapping, or nothing for the embedded default. Overrides are top-level keys with
     values or mappings (`rounds=5, method={"name": "fedavg"}`), or dotted keys (`**{"method.name": "fedavg"}`).
+    `data` may also be Python objects: arrays `(x, y)`, a DataFrame, a torch Dataset, or `rayfl.data.sources.Data`;
+    `partition` may be a `rayfl.data.PartitionKind`.
     """
     from rayfl.config import load_config
+    from rayfl.data.given import given_objects
     from rayfl.launch import simulate
 
-    return simulate(load_config(config, overrides))
+    with given_objects(overrides) as keys:
+        return simulate(load_config(config, keys))
 
 
 def load(path: "str | Path") -> "Run":

@@ -261,7 +261,7 @@ def test_hostile_input_is_one_short_line_and_exit_code_2_and_leaves_nothing_behi
     ("file", "told"),
     [
         ("gone/figure.png", r"-o gone/figure\.png: there is no folder gone"),
-        ("figure.foo", r"-o figure\.foo: figures end in one of .*\.png"),
+        ("figure.foo", r"-o figure\.foo: figures end in one of .*\.png.*, tables in \.parquet or \.csv$"),
         ("figure", r"-o figure: figures end in"),
     ],
 )

@@ -32,10 +32,10 @@ def load_config(
     pairs = [_parse_override(o) for o in overrides] if not isinstance(overrides, Mapping) else overrides.items()
     for key, value in pairs:
         _set(tree, key, value)
+    check_tree(tree)
     for name in _UNIONS:
         _leave_out_keys_of_the_former(tree, name, filed.get(name, {}))
     _inherit_options_of_the_former(tree, filed.get("method", {}))
-    check_tree(tree)
     try:
         return Config.model_validate(tree)
     except ValidationError as error:

@@ -52,8 +52,13 @@ class PartitionKind:
 
     def __init__(self, config: PartitionConfig | None = None, **keys: Any) -> None:
         """Take the keys of `partition` as a config has them, or as keyword arguments."""
-        self.config = partition_config(kind=self.import_path(), **keys) if config is None else config
+        self._keys = {"kind": self.import_path(), **keys}
+        self.config = partition_config(**self._keys) if config is None else config
         self.options = self._checked_options() if isinstance(self.config, OwnPartition) else self.config
+
+    def config_keys(self) -> dict[str, Any]:
+        """Return the keys of `partition` that stand for this object in a config."""
+        return dict(self._keys)
 
     @classmethod
     def import_path(cls) -> str:

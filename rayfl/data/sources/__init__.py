@@ -12,14 +12,14 @@ from rayfl.data.sources.digits import Digits
 from rayfl.data.sources.image_folder import ImageFolder
 from rayfl.data.sources.npz import Npz
 from rayfl.data.sources.objects import Data
-from rayfl.data.sources.own import FromPython, OwnFunction, given_data, is_data
+from rayfl.data.sources.own import FromPython, OwnFunction, given_data
 from rayfl.data.sources.parquet import Parquet
 from rayfl.data.sources.samples import Samples, Source, finished, reason
 from rayfl.data.sources.text import Text
 from rayfl.data.sources.torchvision_sets import TorchvisionSet
 from rayfl.errors import InputError
 
-__all__ = ["SOURCES", "Data", "Samples", "Source", "given_data", "is_data", "load_dataset"]
+__all__ = ["SOURCES", "Data", "Samples", "Source", "given_data", "load_dataset"]
 
 #: The sources by name; any other is an import path.
 SOURCES: dict[str, Source] = {

@@ -92,9 +92,11 @@ def collected(value: Any, columns: Columns, where: str) -> Data:
         return Data(value, label=columns.label, client=columns.client, categories=columns.categories, drop=columns.drop)
     if isinstance(value, Mapping):
         check_names(value, where)
-        return Data(**{**value, "x": _plain(value["x"])})
+        if isinstance(value["x"], pd.DataFrame):
+            return _labelled(where=where, **value)
+        return Data(**value)
     if isinstance(value, tuple) and len(value) == 2:
-        return Data(_plain(value[0]), value[1])
+        return _labelled(*value, where=where) if isinstance(value[0], pd.DataFrame) else Data(*value)
     if hasattr(value, "__getitem__") and hasattr(value, "__len__") and not hasattr(value, "dtype"):
         return _from_torch(value, where)
     if hasattr(value, "__getitem__") and hasattr(value, "__iter__") and not hasattr(value, "dtype"):
@@ -102,9 +104,15 @@ def collected(value: Any, columns: Columns, where: str) -> Data:
     raise InputError(f"{where} is a {type(value).__name__}: {_FORMS}")
 
 
-def _plain(x: Any) -> Any:
-    """Return a DataFrame whose labels are given apart as an array: all its columns are features."""
-    return x.to_numpy() if isinstance(x, pd.DataFrame) else x
+def _labelled(x: pd.DataFrame, y: Any, where: str, **others: Any) -> Data:
+    """Return features in a DataFrame and labels apart from it as one DataFrame."""
+    if others:
+        raise InputError(f"{where}: {next(iter(others))} goes with arrays: make it a column, and use rayfl.data.Data")
+    labels = as_array(y, f"{where}: y")
+    if labels.shape != (len(x),):
+        raise InputError(f"{where}: y has shape {labels.shape}: it must have one label per row of x, {len(x)}")
+    name = next(name for name in ("label", "y", *(f"label {n}" for n in range(len(x.columns) + 1))) if name not in x)
+    return Data(x.assign(**{name: labels}), label=name)
 
 
 def _from_torch(dataset: Any, where: str) -> Data:

@@ -1,7 +1,7 @@
 """Data of a user's own: a function that a config names, and objects that a Python program handed to `rayfl.run`."""
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -72,10 +72,3 @@ def given_data(value: Any) -> Iterator[dict[str, Any]]:
         yield {"source": "python", "digest": digest}
     finally:
         _OFFERED.pop(digest, None)
-
-
-def is_data(value: Any) -> bool:
-    """Whether this is data, rather than the keys of a config's section."""
-    if isinstance(value, Mapping):
-        return "x" in value or "y" in value
-    return value is not None and not isinstance(value, str | int | float | bool)

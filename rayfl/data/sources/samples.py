@@ -93,7 +93,9 @@ def _checked_numbers(labels: np.ndarray, where: str) -> np.ndarray:
         raise InputError(f"{where} has no samples: there is nothing to learn from")
     if labels.dtype.kind not in "iufb":
         first = next((label for label in labels if isinstance(label, str)), labels[0])
-        raise InputError(f"{where}: the label {shown(first)} is not a number: a task that predicts numbers needs some")
+        raise InputError(
+            f"{where}: the label {shown(str(first))} is not a number: a task that predicts numbers needs some"
+        )
     with np.errstate(over="ignore"):  # what float32 cannot hold is told below
         numbers = labels.astype(np.float32)
     if not np.isfinite(numbers).all():

@@ -34,9 +34,8 @@ def from_frame(frame: pd.DataFrame, columns: Columns, column: str | None, where:
     twice = frame.columns[frame.columns.duplicated()]
     if len(twice):
         raise InputError(f"{where} has two columns '{twice[0]}': rename one")
-    for name in columns.drop:  # they may hold anything
-        if name in frame:
-            frame = frame.drop(columns=name)
+    dropped = tuple(name for name in columns.drop if name in frame)
+    frame = frame.drop(columns=list(dropped))  # they may hold anything
     for name in frame.columns:
         try:
             pa.Array.from_pandas(frame[name])
@@ -45,7 +44,7 @@ def from_frame(frame: pd.DataFrame, columns: Columns, column: str | None, where:
                 f"{where}: column '{name}' holds values of several kinds ({reason(error)}): make them one kind, or"
                 f" leave the column out with data.drop=[{name}]"
             ) from None
-    return from_table(pa.Table.from_pandas(frame, preserve_index=False), columns, column, where, dropped=columns.drop)
+    return from_table(pa.Table.from_pandas(frame, preserve_index=False), columns, column, where, dropped)
 
 
 def from_table(table: Any, columns: Columns, column: str | None, where: str, dropped: tuple[str, ...] = ()) -> Samples:
