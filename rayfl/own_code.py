@@ -16,15 +16,15 @@ _MOST_NAMES = 20
 _FORM = "write package.module:Name, such as my_file:MyClass"
 
 
-def imported(key: str, path: str, fits: Callable[[Any], bool] = callable) -> Any:
-    """Return what the import path at config key `key` names; where there is no such thing, list those that fit."""
+def imported(key: str, path: str, what: str, fits: Callable[[Any], bool] = callable) -> Any:
+    """Return what the import path at config key `key` names, or say that there is none and list `what` would fit."""
     module, name = import_module_of(key, path)
     try:
         return getattr(module, name)
     except AttributeError:
         names = [n for n, value in vars(module).items() if not n.startswith("_") and fits(value)]
         hint = closest(name, names) or (f"; it has {', '.join(names[:_MOST_NAMES])}" if names else "")
-        raise InputError(f"{key}={path}: module '{module.__name__}' has no '{name}'{hint}") from None
+        raise InputError(f"{key}={path}: module '{module.__name__}' has no {what} '{name}'{hint}") from None
 
 
 def import_module_of(key: str, path: str) -> tuple[ModuleType, str]:

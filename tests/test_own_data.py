@@ -325,7 +325,7 @@ class Turned(PartitionKind):
 @pytest.mark.parametrize(
     ("keys", "told"),
     [
-        (["data.source=broken:fail"], r"module 'broken' has no 'fail' \(did you mean 'fails'\?\)"),
+        (["data.source=broken:fail"], r"module 'broken' has no function 'fail' \(did you mean 'fails'\?\)"),
         (["data.source=broken:number"], r"data\.source=broken:number is a int: it must be a function"),
         (["data.source=broken:nothing"], r"data\.source=broken:nothing is a NoneType: give arrays"),
         (["data.source=broken:nothing", "data.options.b=2"], r"do not fit .*unexpected keyword argument 'b'"),

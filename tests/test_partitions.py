@@ -14,6 +14,7 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import maximum_flow
 
 from rayfl.analysis.partition_figure import draw_partition
+from rayfl.analysis.partition_table import partition_table
 from rayfl.config import data_config, partition_config
 from rayfl.config.partition import PartitionConfig
 from rayfl.data import Dataset, Partition, Transform, make_partition
@@ -362,10 +363,32 @@ def test_label_permutations_differ_and_are_counted_as_the_client_sees_them() -> 
         assert np.array_equal(np.bincount(seen, minlength=5), partition.label_counts(dataset)[client])
 
 
+def test_a_table_of_a_partition_has_the_labels_that_clients_see() -> None:
+    dataset = made_up(np.array([0, 1, 2, 1]))
+    partition = Partition(
+        *(np.array([0, 3]), np.array([0, 1, 2])),
+        *(np.array([2]), np.array([0, 0, 1])),
+        *(np.zeros(0, int), np.array([0, 0, 0])),
+        public=np.array([1]),
+        true_cluster=np.array([1, 0]),
+        transforms=(Transform(labels=(2, 0, 1)), Transform()),
+        transform_of=np.array([1, 0]),
+        client_names=("Anna", "Bert"),
+    )
+    rows = partition_table(partition, dataset).astype(object).where(lambda frame: frame.notna(), None)
+    assert rows.to_numpy().tolist() == [
+        [0, "Anna", 0, "train", 0, 1],
+        [1, "Bert", 2, "test", 1, 0],
+        [1, "Bert", 3, "train", 0, 0],
+        [None, None, 1, "public", 1, None],
+    ]
+
+
 def test_natural_clients_are_owners() -> None:
     dataset = balanced(60)
     partition = make_partition(config(kind="natural", column="owner"), dataset, 0)
     assert partition.clients == 12
+    assert partition.client_names == tuple(f"owner {i}" for i in range(12))
     for client in range(12):
         samples = np.concatenate([partition.train_of(client), partition.test_of(client)])
         assert np.array_equal(np.sort(samples), np.flatnonzero(dataset.owner == client))

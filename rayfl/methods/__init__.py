@@ -62,7 +62,7 @@ def find_method(name: str) -> type[Method]:
                 f" allowed: {', '.join(METHODS)}, or package.module:Class"
             )
         return METHODS[name]
-    found = imported("method.name", name, lambda value: inspect.isclass(value) and issubclass(value, Method))
+    found = imported("method.name", name, "class", lambda value: inspect.isclass(value) and issubclass(value, Method))
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise InputError(f"method.name={name} is not a subclass of rayfl.methods.method.Method")
     if inspect.isabstract(found):

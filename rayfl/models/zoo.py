@@ -428,7 +428,7 @@ def _build_imported(config: ModelConfig, input_shape: Shape, classes: int, vocab
 
 
 def _import(path: str) -> Callable[..., Any]:
-    found: Any = imported("model.name", path, lambda value: inspect.isclass(value) and issubclass(value, nn.Module))
+    found: Any = imported("model.name", path, "class", lambda v: inspect.isclass(v) and issubclass(v, nn.Module))
     if not callable(found):
         raise InputError(f"model.name={path} is a {type(found).__name__}: name a subclass of torch.nn.Module")
     return found

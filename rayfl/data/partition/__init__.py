@@ -31,7 +31,7 @@ def find_kind(name: str) -> type[PartitionKind]:
     """Return the kind of this name, or the class behind `package.module:Class`."""
     if name in KINDS:
         return KINDS[name]
-    found = imported("partition.kind", name, _is_kind)
+    found = imported("partition.kind", name, "class", _is_kind)
     if not _is_kind(found):
         raise InputError(f"partition.kind={name} is not a subclass of rayfl.data.PartitionKind: make it one")
     return found

@@ -23,7 +23,7 @@ class OwnFunction:
     def load(self, config: DataConfig, column: str | None) -> Samples:
         """Call the function and check what it returns."""
         assert isinstance(config, OwnData)
-        function = imported("data.source", config.source)
+        function = imported("data.source", config.source, "function")
         if not callable(function):
             raise InputError(f"{config.place} is a {type(function).__name__}: it must be a function that returns data")
         try:
