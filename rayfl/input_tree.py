@@ -95,7 +95,8 @@ def _faults(tree: Any, key: str) -> Iterator[str]:
         elif isinstance(value, float) and abs(value) > LARGEST_FLOAT:
             yield f"{name}={value} is too large: numbers go up to {LARGEST_FLOAT:g}"
         elif getattr(value, "shape", ()) != ():
-            cure = "data from Python go into rayfl.run(data=...)" if name == "data" else "write plain numbers and text"
+            of_data = name.partition(".")[0] == "data"
+            cure = "data from Python go into rayfl.run(data=...)" if of_data else "write plain numbers and text"
             yield f"{name} is a {type(value).__name__}, which no config can hold: {cure}"
 
 

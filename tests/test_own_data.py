@@ -76,6 +76,18 @@ def test_an_own_partition_runs_by_its_path_and_as_an_object(
     assert labels.max() <= 3 and ready.partition.clients == 12  # a twelfth of ten sorted classes
 
 
+def test_both_federations_give_the_same_bits_on_own_data_and_partitions(
+    ray_session: None, extending: None, simulate_quietly: Callable[..., Run]
+) -> None:
+    keys = ["data.source=own_source:moons", "data.drop=[town]", "partition.kind=own_partition:Shards", "rounds=1"]
+    runs = [
+        simulate_quietly(*SERIAL, *keys, "partition.clients=4", "ray.actors=1", f"federation={kind}", f"name={kind}")
+        for kind in ("serial", "ray")
+    ]
+    columns = ["client", "n_train", "accuracy", "loss"]
+    assert runs[0].clients[columns].equals(runs[1].clients[columns])
+
+
 def test_the_examples_are_short() -> None:
     for name in ("own_source.py", "own_partition.py"):
         assert len((EXTENDING / name).read_text().splitlines()) < 40

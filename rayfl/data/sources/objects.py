@@ -76,6 +76,7 @@ class Data:
                     hashed = pd.util.hash_pandas_object(values.map(lambda v: np.asarray(v).tobytes()), index=False)
                 known.update(f"{name} {values.dtype}".encode() + hashed.to_numpy().tobytes())
             return known.hexdigest()
+        known.update(b"channels first" if self.channels_first else b"")
         for name, values in self._arrays.items():
             array = as_array(values, name)
             if array.dtype.kind in "OT":
