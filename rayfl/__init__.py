@@ -26,13 +26,17 @@ def run(
     `config` is a YAML file, a mapping, or nothing for the embedded default. Overrides are top-level keys with
     values or mappings (`rounds=5, method={"name": "fedavg"}`), or dotted keys (`**{"method.name": "fedavg"}`).
     `callbacks` are objects, or names and mappings as in a config. With `quiet`, nothing is shown.
+    `data` may also be Python objects: arrays `(x, y)`, a DataFrame, a torch Dataset, or `rayfl.data.sources.Data`;
+    `partition` may be a `rayfl.data.PartitionKind`.
     """
     from rayfl.config import load_config
+    from rayfl.data.given import given_objects
     from rayfl.launch import simulate
     from rayfl.simulation.screen import Screen
 
     objects, named = _split(callbacks)
-    return simulate(load_config(config, {**overrides, **named}), Screen(quiet), objects)
+    with given_objects(overrides) as keys:
+        return simulate(load_config(config, {**keys, **named}), Screen(quiet), objects)
 
 
 def resume(
@@ -43,11 +47,13 @@ def resume(
     **overrides: Any,
 ) -> "Run":
     """Go on with the run in a folder, to the same bits; `rounds=...` gives it more rounds. See `run`."""
+    from rayfl.data.given import given_objects
     from rayfl.launch import resume as go_on
     from rayfl.simulation.screen import Screen
 
     objects, named = _split(callbacks)
-    return go_on(path, {**overrides, **named}, Screen(quiet), objects)
+    with given_objects(overrides) as keys:
+        return go_on(path, {**keys, **named}, Screen(quiet), objects)
 
 
 def load(path: "str | Path") -> "Run":

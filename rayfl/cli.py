@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from rayfl.config import Config, load_config
@@ -82,10 +83,13 @@ def _told_when_stopped() -> Iterator[None]:
 @app.command()
 def partition(
     arguments: Arguments = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="draw it into this file")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="a figure (.png, .pdf, ...), or a table of samples (.parquet, .csv)"),
+    ] = None,
 ) -> None:
     """Show who gets what, before any training."""
-    from rayfl.analysis.partition_figure import check_figure_file, draw_partition
+    from rayfl.analysis.partition_table import check_partition_file, write_partition
     from rayfl.data import make_partition
     from rayfl.data.sources import load_dataset
     from rayfl.own_code import exits_told
@@ -93,23 +97,26 @@ def partition(
 
     config = _config(arguments)
     if output is not None:
-        check_figure_file(output)
-    dataset = load_dataset(config.data, config.seed, config.partition.column)
+        check_partition_file(output)
     with exits_told():
+        dataset = load_dataset(config.data, config.seed, config.partition.owner_column)
         config = settle_splits(config, dataset)
-    made = make_partition(config.partition, dataset, config.seed)
+        made = make_partition(config.partition, dataset, config.seed)
     counts = made.label_counts(dataset, "all")
+    classes = dataset.targets == "class"
     shown = min(made.clients, 40)
     splits = {"train": made.n_train, "validation": made.n_validation, "test": made.n_test}
     splits = {name: sizes for name, sizes in splits.items() if sizes.any()}
     dealt = len(np.unique(np.concatenate([made.train, made.validation, made.test])))
     table = Table(title=f"{config.partition.kind}: {made.clients} clients, {dealt} of {len(dataset.labels)} samples")
-    for name in ("client", "cluster", *splits, "labels (class:samples)"):
-        table.add_column(name, justify="left" if name.startswith("labels") else "right")
+    named = made.client_names is not None
+    for name in ("client", *(["name"] if named else []), "cluster", *splits, "labels (class:samples)"):
+        table.add_column(name, justify="left" if name.startswith(("labels", "name")) else "right")
     for client in range(shown):
-        labels = " ".join(f"{k}:{n}" for k, n in enumerate(counts[client]) if n)
+        labels = " ".join(f"{k}:{n}" for k, n in enumerate(counts[client]) if n) if classes else "numbers"
         cluster = "-" if made.true_cluster is None else str(made.true_cluster[client])
-        table.add_row(str(client), cluster, *[str(sizes[client]) for sizes in splits.values()], labels)
+        names = [] if made.client_names is None else [escape(made.client_names[client])]
+        table.add_row(str(client), *names, cluster, *[str(sizes[client]) for sizes in splits.values()], labels)
     console = Console(highlight=False)
     console.print(table)
     if shown < made.clients:
@@ -121,8 +128,7 @@ def partition(
     if made.true_cluster is not None:
         console.print(f"clients per true cluster: {np.bincount(made.true_cluster).tolist()}")
     if output is not None:
-        draw_partition(made, dataset, output)
-        print(output)
+        print(write_partition(made, dataset, output))
 
 
 @app.command()

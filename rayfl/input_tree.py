@@ -94,6 +94,10 @@ def _faults(tree: Any, key: str) -> Iterator[str]:
             yield f"{name}={value} is not a finite number: give a number"
         elif isinstance(value, float) and abs(value) > LARGEST_FLOAT:
             yield f"{name}={value} is too large: numbers go up to {LARGEST_FLOAT:g}"
+        elif getattr(value, "shape", ()) != ():
+            of_data = name.partition(".")[0] == "data"
+            cure = "data from Python go into rayfl.run(data=...)" if of_data else "write plain numbers and text"
+            yield f"{name} is a {type(value).__name__}, which no config can hold: {cure}"
 
 
 def _text_fault(text: Any) -> str | None:

@@ -3,20 +3,32 @@
 import importlib
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from rayfl.config import Config
-from rayfl.errors import InputError, RayflError
+from rayfl.errors import InputError, RayflError, closest
 
+_MOST_NAMES = 20
 _FORM = "write package.module:Name, such as my_file:MyClass"
 
 
+def imported(key: str, path: str, what: str, fits: Callable[[Any], bool] = callable) -> Any:
+    """Return what the import path at config key `key` names, or say that there is none and list `what` would fit."""
+    module, name = import_module_of(key, path)
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        names = [n for n, value in vars(module).items() if not n.startswith("_") and fits(value)]
+        hint = closest(name, names) or (f"; it has {', '.join(names[:_MOST_NAMES])}" if names else "")
+        raise InputError(f"{key}={path}: module '{module.__name__}' has no {what} '{name}'{hint}") from None
+
+
 def import_module_of(key: str, path: str) -> tuple[ModuleType, str]:
-    """Import the module of `path`, which stands at config key `key`; return it, and the name after the colon."""
+    """Import the module of `path`, the value of config key `key`; return it, and the name after the colon."""
     module, _, name = path.partition(":")
     if not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
         raise InputError(f"{key}={path!r} is no import path: {_FORM}")

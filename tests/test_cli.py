@@ -261,7 +261,7 @@ def test_hostile_input_is_one_short_line_and_exit_code_2_and_leaves_nothing_behi
     ("file", "told"),
     [
         ("gone/figure.png", r"-o gone/figure\.png: there is no folder gone"),
-        ("figure.foo", r"-o figure\.foo: figures end in one of .*\.png"),
+        ("figure.foo", r"-o figure\.foo: figures end in one of .*\.png.*, tables in \.parquet or \.csv$"),
         ("figure", r"-o figure: figures end in"),
     ],
 )
@@ -368,6 +368,33 @@ def test_partition_prints_every_client_and_draws_a_figure(rayfl_typed: Callable[
     assert "8 clients, 1797 of 1797 samples" in out
     assert "clients per true cluster: [2, 2, 2, 2]" in out
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_partition_writes_who_has_which_sample(rayfl_typed: Callable[..., Typed], tmp_path: Path, ending: str) -> None:
+    keys = ["partition.clients=8", "partition.validation=0.2", "partition.public=0.1"]
+    code, out, _ = rayfl_typed("partition", *keys, "-o", f"who.{ending}")
+    assert code == 0 and out.splitlines()[-1] == f"who.{ending}"
+    table = pd.read_csv("who.csv") if ending == "csv" else pd.read_parquet("who.parquet")
+    assert list(table.columns) == ["client", "sample", "split", "label", "cluster"]
+    assert sorted(table["sample"]) == list(range(1797))
+    public = table[table["split"] == "public"]
+    assert len(public) == 180 and public["client"].isna().all() and public["cluster"].isna().all()
+    clients = table.dropna(subset="client").groupby("client")
+    assert clients["cluster"].first().tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert re.search(rf"^│ +0 │ +0 │ +{(clients.get_group(0)['split'] == 'train').sum()} │", out, re.M), out
+
+
+def test_partition_shows_the_names_of_natural_clients(rayfl_typed: Callable[..., Typed], tmp_path: Path) -> None:
+    names = ["Anna [bold]", "Bert"] * 10
+    pd.DataFrame({"a": range(20), "label": [0, 1] * 10, "who": names}).to_parquet(tmp_path / "people.parquet")
+    keys = ["data={source: parquet, path: people.parquet}", "partition={kind: natural, column: who}"]
+    code, out, _ = rayfl_typed("partition", *keys, "-o", "who.csv")
+    assert code == 0
+    assert "Anna [bold]" in out and "Bert" in out
+    table = pd.read_csv("who.csv")
+    assert table["name"].tolist() == ["Anna [bold]"] * 10 + ["Bert"] * 10
+    assert table["sample"].tolist() == [*range(0, 20, 2), *range(1, 20, 2)]
 
 
 def test_methods_lists_every_method_with_its_options(rayfl_typed: Callable[..., Typed]) -> None:

@@ -6,7 +6,6 @@ Examples are the same on every run. RAYFL_FUZZ=20 draws twenty times as many, ot
 import os
 from collections.abc import Iterator
 from datetime import timedelta
-from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,8 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from rayfl.config import PARTITION_KEYS, Config, load_config
-from rayfl.data import sources
+from rayfl.config import PARTITIONS, Config, PartitionConfig, load_config
+from rayfl.config.union import members
+from rayfl.data.sources import SOURCES
+from rayfl.data.sources.digits import Digits
+from rayfl.data.sources.torchvision_sets import TorchvisionSet
 from rayfl.errors import InputError
 from rayfl.methods import METHODS
 from rayfl.methods.options import ADDONS
@@ -41,7 +43,7 @@ def keys_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any
     """Yield every dotted key of the schema with its annotation, sections too."""
     for name, field in model.model_fields.items():
         yield f"{prefix}{name}", field.annotation
-        for kind in (field.annotation, *get_args(field.annotation)):
+        for kind in (field.annotation, *get_args(field.annotation), *members(field.annotation).values()):
             if isinstance(kind, type) and issubclass(kind, BaseModel):
                 yield from keys_of(kind, f"{prefix}{name}.")
 
@@ -111,16 +113,14 @@ PAIRS = st.sampled_from(sorted(KEYS)).flatmap(lambda key: st.tuples(st.just(key)
 def offline_and_in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Read the digits once, and download nothing."""
 
-    def absent(config: Any, column: Any) -> Any:
+    def absent(self: Any, config: Any, column: Any) -> Any:
         raise InputError(f"data.source={config.source}: no usable files")
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RAYFL_DATA", str(tmp_path))
-    digits = cache(lambda: sources._digits(None, None))  # type: ignore[arg-type]
-    for name, reader in sources._READERS.items():
-        if reader is sources._torchvision:
-            monkeypatch.setitem(sources._READERS, name, absent)
-    monkeypatch.setitem(sources._READERS, "digits", lambda config, column: digits())
+    monkeypatch.setattr(TorchvisionSet, "load", absent)
+    samples = SOURCES["digits"].load(None, None)  # type: ignore[arg-type]
+    monkeypatch.setattr(Digits, "load", lambda self, config, column: samples)
 
 
 def assert_told(error: InputError) -> None:
@@ -162,7 +162,7 @@ def typed_value(annotation: Any) -> st.SearchStrategy[Any]:
 def coherent_configs(draw: st.DrawFn) -> dict[str, Any]:
     """Keys that go together: a method with its own options, a partition with its own keys, a network with its own."""
     method = draw(st.sampled_from(sorted(METHODS)))
-    kind = draw(st.sampled_from([k for k in PARTITION_KEYS if k != "natural"]))
+    kind = draw(st.sampled_from([k for k in PARTITIONS if k != "natural"]))
     model = draw(st.sampled_from(["digits_cnn", "mlp", "thesis_fashion_mnist", "fedtsdp_cnn"]))
     config: dict[str, Any] = {
         "federation": "serial",
@@ -172,7 +172,7 @@ def coherent_configs(draw: st.DrawFn) -> dict[str, Any]:
         "model.name": model,
     }
     keys = [key for key, _ in keys_of(METHODS[method].Options, "method.") if key.count(".") == 1]
-    keys += [f"partition.{key}" for key in PARTITION_KEYS[kind]]
+    keys += [f"partition.{key}" for key in PARTITIONS[kind].model_fields if key not in PartitionConfig.model_fields]
     keys += [f"model.options.{key}" for key in ZOO[model].options]
     keys += ["partition.validation", "partition.public"]
     keys += ["partition.test", "local.batch_size", "local.lr", "local.momentum", "local.weight_decay", "data.limit"]

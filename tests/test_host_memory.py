@@ -130,9 +130,9 @@ def test_a_small_file_that_unpacks_to_more_than_the_memory_is_not_unpacked(
         np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": (1000, 100, 100)})
         file.write(bytes(10_000_000))
     assert path.stat().st_size < 100_000
-    from rayfl.data import sources
+    from rayfl.data.sources import npz
 
-    monkeypatch.setattr(sources, "memory_here", lambda: 9_000_000)
+    monkeypatch.setattr(npz, "memory_here", lambda: 9_000_000)
     with pytest.raises(InputError, match=r"10\.0 MB for the arrays of bomb\.npz"):
         prepare(load_config(None, ["data.source=npz", f"data.path={path}"]))
 

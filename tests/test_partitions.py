@@ -14,9 +14,12 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import maximum_flow
 
 from rayfl.analysis.partition_figure import draw_partition
-from rayfl.config import DataConfig, PartitionConfig
+from rayfl.analysis.partition_table import partition_table
+from rayfl.config import data_config, partition_config
+from rayfl.config.partition import PartitionConfig
 from rayfl.data import Dataset, Partition, Transform, make_partition
-from rayfl.data.partitions import _Deal, _Wish, share_out
+from rayfl.data.partition.counting import share_out
+from rayfl.data.partition.dealing import Deal, Wish
 from rayfl.data.sources import load_dataset
 from rayfl.errors import InputError
 
@@ -36,7 +39,7 @@ EXAMPLES = settings(max_examples=150, deadline=None, suppress_health_check=[Heal
 
 
 def config(**keys: Any) -> PartitionConfig:
-    return PartitionConfig.model_validate(keys)
+    return partition_config(**keys)
 
 
 def made_up(labels: np.ndarray, is_test: np.ndarray | None = None, owners: int = 12, side: int = 2) -> Dataset:
@@ -60,7 +63,7 @@ def balanced(per_class: int, classes: int = 10) -> Dataset:
 
 
 def digits() -> Dataset:
-    return load_dataset(DataConfig(source="digits"), seed=0)
+    return load_dataset(data_config(source="digits"), seed=0)
 
 
 def arrays(partition: Partition) -> list[np.ndarray]:
@@ -283,8 +286,8 @@ def test_exchange_serves_as_many_as_any_dealing_could(seed: int) -> None:
     allowed = rng.random((clients, classes)) < 0.4
     allowed[np.arange(clients), rng.integers(0, classes, clients)] = True
     sizes, pools = rng.integers(1, 12, clients), rng.integers(0, 20, classes)
-    deal = _Deal(config(kind="classes", samples=[2, 12]), pools, rng)
-    deal.wish = _Wish(allowed + 0.0, allowed)
+    deal = Deal(config(kind="classes", samples=[2, 12]), pools, rng)
+    deal.wish = Wish(allowed + 0.0, allowed)
     counts = deal.fill(sizes, np.zeros_like(sizes))
     assert (counts.sum(1) <= sizes).all() and (counts.sum(0) <= pools).all() and not counts[~allowed].any()
 
@@ -360,10 +363,32 @@ def test_label_permutations_differ_and_are_counted_as_the_client_sees_them() -> 
         assert np.array_equal(np.bincount(seen, minlength=5), partition.label_counts(dataset)[client])
 
 
+def test_a_table_of_a_partition_has_the_labels_that_clients_see() -> None:
+    dataset = made_up(np.array([0, 1, 2, 1]))
+    partition = Partition(
+        *(np.array([0, 3]), np.array([0, 1, 2])),
+        *(np.array([2]), np.array([0, 0, 1])),
+        *(np.zeros(0, int), np.array([0, 0, 0])),
+        public=np.array([1]),
+        true_cluster=np.array([1, 0]),
+        transforms=(Transform(labels=(2, 0, 1)), Transform()),
+        transform_of=np.array([1, 0]),
+        client_names=("Anna", "Bert"),
+    )
+    rows = partition_table(partition, dataset).astype(object).where(lambda frame: frame.notna(), None)
+    assert rows.to_numpy().tolist() == [
+        [0, "Anna", 0, "train", 0, 1],
+        [1, "Bert", 2, "test", 1, 0],
+        [1, "Bert", 3, "train", 0, 0],
+        [None, None, 1, "public", 1, None],
+    ]
+
+
 def test_natural_clients_are_owners() -> None:
     dataset = balanced(60)
     partition = make_partition(config(kind="natural", column="owner"), dataset, 0)
     assert partition.clients == 12
+    assert partition.client_names == tuple(f"owner {i}" for i in range(12))
     for client in range(12):
         samples = np.concatenate([partition.train_of(client), partition.test_of(client)])
         assert np.array_equal(np.sort(samples), np.flatnonzero(dataset.owner == client))

@@ -11,11 +11,11 @@ import pytest
 import torch
 from PIL import Image
 
-from rayfl.config import DataConfig, PartitionConfig
+from rayfl.config import data_config, partition_config
 from rayfl.data import Dataset, Transform, make_partition
-from rayfl.data import sources as sources_module
 from rayfl.data.dataset import rotated
 from rayfl.data.sources import load_dataset
+from rayfl.data.sources.files import data_root
 from rayfl.errors import InputError
 
 needs_data = pytest.mark.skipif(
@@ -24,7 +24,7 @@ needs_data = pytest.mark.skipif(
 
 
 def load(source: str, path: Path | None = None, column: str | None = None, **keys: Any) -> Dataset:
-    config = DataConfig(source=source, path=None if path is None else str(path), **keys)  # type: ignore[arg-type]
+    config = data_config(source=source, path=None if path is None else str(path), **keys)
     return load_dataset(config, seed=0, column=column)
 
 
@@ -149,7 +149,7 @@ def test_digits_are_small_grey_and_normalised() -> None:
 
 
 def test_a_limit_draws_by_the_seed_and_keeps_the_order() -> None:
-    config = DataConfig(source="digits", limit=100)
+    config = data_config(source="digits", limit=100)
     one, same, other = (load_dataset(config, seed) for seed in (0, 0, 1))
     assert len(one) == len(one.inputs) == 100
     assert np.array_equal(one.inputs, same.inputs) and not np.array_equal(one.inputs, other.inputs)
@@ -244,7 +244,6 @@ def table(n: int = 8) -> pd.DataFrame:
         {
             "a": np.arange(n) * 1.5,
             "b": np.arange(n),
-            "note": ["x"] * n,
             "label": ["dog", "cat"] * (n // 2),
             "who": [7, 7, 3, 3] * (n // 4),
             "split": ["train"] * (n - 2) + ["test"] * 2,
@@ -369,8 +368,8 @@ def test_features_may_be_left_as_they_are_and_only_pixels_are_halved(tmp_path: P
     inputs, _ = load("parquet", path, column="who", normalise="none").batch([0, 3])
     assert inputs.tolist() == [[0, 0], [4.5, 3]]
     for source in ("parquet", "text"):
-        with pytest.raises(ValueError, match=r"data\.normalise=half is for the pixels of images.*use standard or none"):
-            DataConfig(source=source, path=str(path), normalise="half")
+        with pytest.raises(InputError, match=r"data\.normalise=half is for the pixels of images.*use standard or none"):
+            data_config(source=source, path=str(path), normalise="half")
 
 
 def test_text_is_never_changed(tmp_path: Path) -> None:
@@ -471,10 +470,10 @@ def test_damaged_files_are_not_mistaken_for_missing_ones(tmp_path: Path) -> None
 
 def test_the_root_is_the_configs_then_the_environments_then_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAYFL_DATA", "from-environment")
-    assert sources_module._root(DataConfig(source="mnist", root="mine")) == Path("mine")
-    assert sources_module._root(DataConfig(source="mnist")) == Path("from-environment")
+    assert data_root(data_config(source="mnist", root="mine")) == Path("mine")
+    assert data_root(data_config(source="mnist")) == Path("from-environment")
     monkeypatch.delenv("RAYFL_DATA")
-    assert sources_module._root(DataConfig(source="mnist")) == Path("data")
+    assert data_root(data_config(source="mnist")) == Path("data")
 
 
 def test_cifar10_is_read_from_one_npz_where_there_is_one(tmp_path: Path) -> None:
@@ -515,7 +514,7 @@ def test_mnist_writers_are_natural_clients() -> None:
     assert dataset.owner is not None and dataset.owner_names is not None
     writers = [np.unique(dataset.owner[side]) for side in (~dataset.is_test, dataset.is_test)]
     assert (len(writers[0]), len(writers[1])) == (539, 297)
-    config = PartitionConfig.model_validate({"kind": "natural", "column": "writer", "samples": [20, 1000]})
+    config = partition_config(kind="natural", column="writer", samples=[20, 1000])
     partition = make_partition(config, dataset, seed=0)
     assert all(len(np.unique(dataset.owner[partition.train_of(i)])) == 1 for i in range(partition.clients))
     assert (partition.n_train + partition.n_test).min() >= 20
@@ -528,7 +527,7 @@ def test_shakespeares_roles_are_natural_clients() -> None:
     dataset = load("text", path, column="play+role", stride=10)
     assert dataset.vocabulary == 75 and dataset.inputs.dtype == np.uint8
     assert dataset.owner_names is not None and "hamlet/HAMLET" in dataset.owner_names
-    config = PartitionConfig.model_validate({"kind": "natural", "column": "play+role", "clients": 50})
+    config = partition_config(kind="natural", column="play+role", clients=50)
     assert make_partition(config, dataset, seed=0).clients == 50
     # Windows of 80 over all roles, as the data's own page counts them: 4.22 million.
     assert len(dataset) == pytest.approx(422_000, rel=0.01)

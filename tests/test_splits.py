@@ -80,7 +80,8 @@ def test_public_training_validation_and_test_samples_are_disjoint_and_nobody_is_
     assert len(np.unique(everything)) == len(everything)  # nothing is in two of them
     assert everything.min() >= 0 and everything.max() < len(dataset)
 
-    clusters = partition.true_cluster if asked.whole_per_cluster else np.zeros(partition.clients, int)
+    whole = getattr(asked, "whole_per_cluster", None)
+    clusters = partition.true_cluster if whole else np.zeros(partition.clients, int)
     for cluster in range(clusters.max() + 1):  # a cluster, or all clients, hold every sample at most once
         members = np.flatnonzero(clusters == cluster)
         held = np.concatenate(
@@ -94,7 +95,7 @@ def test_public_training_validation_and_test_samples_are_disjoint_and_nobody_is_
         # A share is everyone's, to the sample, of what the client would else train on; 0 is none.
         most = partition.n_train + partition.n_validation
         share = np.clip(np.rint(most * asked.validation), 1, most - 1) if asked.validation else np.zeros_like(most)
-        if not asked.whole_per_cluster:
+        if not whole:
             assert np.array_equal(partition.n_validation, share)
     elif dataset.is_validation is not None:
         assert dataset.is_validation[partition.validation].all()

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from rayfl.client.worker import Worker
 from rayfl.clustering import bipartition, components, cosine
-from rayfl.config import DataConfig, PartitionConfig, load_config
+from rayfl.config import data_config, load_config, partition_config
 from rayfl.data import make_partition
 from rayfl.data.sources import load_dataset
 from rayfl.federation import FeatureContrast, Models, ParameterContrast, everyone, library
@@ -253,9 +253,9 @@ def test_a_clients_label_is_the_one_its_own_data_ask_for_whoever_else_is_there(s
 @pytest.mark.parametrize("keys", [{"kind": "dirichlet", "alpha": 0.1}, {"kind": "dirichlet", "alpha": 10.0}])
 @pytest.mark.parametrize("clients", [7, 40])
 def test_no_sample_is_dropped_or_dealt_twice(keys: dict[str, object], clients: int) -> None:
-    dataset = load_dataset(DataConfig(source="digits"), seed=0)
+    dataset = load_dataset(data_config(source="digits"), seed=0)
     for seed in range(5):
-        partition = make_partition(PartitionConfig.model_validate({"clients": clients, **keys}), dataset, seed)
+        partition = make_partition(partition_config(clients=clients, **keys), dataset, seed)
         dealt = np.concatenate([partition.train, partition.test])
         assert np.array_equal(np.sort(dealt), np.arange(1797))
         of_clients = [f(i) for i in range(clients) for f in (partition.train_of, partition.test_of)]

@@ -13,24 +13,17 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from rayfl.data.dataset import Dataset, Transform
-from rayfl.data.partitions import Partition
+from rayfl.data.partition import Partition
 from rayfl.errors import InputError
 
+#: What figures may end in.
+FIGURES = tuple(f".{name}" for name in sorted(FigureCanvasAgg.get_supported_filetypes()))
+
 _MOST_DOTS = 120  # clients; beyond, dots would touch and a heat map says more
+_MOST_NAMES = 40  # clients whose names fit under the figure
 _CLUSTER_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6bb1", "#7f7f7f")
 _TRAIN, _VALIDATION, _TEST, _INK = "#3b4a5a", "#6f8296", "#a9b8c6", "#30363d"
 _HEAT = LinearSegmentedColormap.from_list("share", ["#ffffff", "#b9d7ea", "#3182bd", "#08306b"])
-
-
-def check_figure_file(path: Path) -> None:
-    """Refuse a file that cannot be drawn into, before there is anything to draw."""
-    formats = sorted(FigureCanvasAgg.get_supported_filetypes())
-    if path.suffix.lower().removeprefix(".") not in formats:
-        raise InputError(f"-o {path}: figures end in one of {', '.join('.' + name for name in formats)}")
-    if not path.parent.is_dir():
-        raise InputError(f"-o {path}: there is no folder {path.parent}; make it first")
-    if path.is_dir():
-        raise InputError(f"-o {path} is a folder: name a file in it")
 
 
 def draw_partition(partition: Partition, dataset: Dataset, path: str | Path) -> Path:
@@ -66,7 +59,12 @@ def draw_partition(partition: Partition, dataset: Dataset, path: str | Path) -> 
     classes.set_ylabel("class")
     classes.set_xlim(-0.6, partition.clients - 0.4)
     classes.set_ylim(-0.6, dataset.classes - 0.4)
-    classes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    names = partition.client_names
+    if names is not None and partition.clients <= _MOST_NAMES:
+        labels = [names[client] if len(names[client]) <= 24 else f"{names[client][:23]}…" for client in order]
+        classes.set_xticks(np.arange(partition.clients), labels, rotation=90, parse_math=False)
+    else:
+        classes.xaxis.set_major_locator(MaxNLocator(integer=True))
     classes.yaxis.set_major_locator(MaxNLocator(nbins=12, integer=True))
     for axes in (sizes, classes):
         axes.tick_params(length=0, labelsize=8, colors=_INK)

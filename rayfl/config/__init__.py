@@ -2,19 +2,20 @@
 
 from rayfl.config.callbacks import CallbackConfig
 from rayfl.config.client import EvaluateConfig, LocalConfig, ParticipationConfig
-from rayfl.config.data import DataConfig, Source
-from rayfl.config.loading import describe_errors, load_config, parsed_overrides
+from rayfl.config.data import DATA, DataConfig
+from rayfl.config.loading import data_config, describe_errors, load_config, parsed_overrides, partition_config
 from rayfl.config.method import MethodConfig, ModelConfig
-from rayfl.config.partition import ALPHAS, MOST_COPIES, PARTITION_KEYS, PartitionConfig, PartitionKind
+from rayfl.config.partition import ALPHAS, MOST_COPIES, PARTITIONS, PartitionConfig
 from rayfl.config.placement import ModelsToSave, OutputConfig, RayConfig, StateConfig, Training
 from rayfl.config.schema import Config
 from rayfl.config.section import MOST, Section
 
 __all__ = [
     "ALPHAS",
+    "DATA",
     "MOST",
     "MOST_COPIES",
-    "PARTITION_KEYS",
+    "PARTITIONS",
     "CallbackConfig",
     "Config",
     "DataConfig",
@@ -26,13 +27,13 @@ __all__ = [
     "OutputConfig",
     "ParticipationConfig",
     "PartitionConfig",
-    "PartitionKind",
     "RayConfig",
     "Section",
-    "Source",
     "StateConfig",
     "Training",
+    "data_config",
     "describe_errors",
     "load_config",
     "parsed_overrides",
+    "partition_config",
 ]

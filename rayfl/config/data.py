@@ -1,36 +1,27 @@
-"""Config keys `data.*`."""
+"""Config keys `data.*`: one class per source, with the keys that this source reads."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from rayfl.config.section import MOST, Section
+from rayfl.config.union import OWN, members, tag_of
 
-Source = Literal[
-    "digits",
-    "mnist",
-    "fashion_mnist",
-    "cifar10",
-    "cifar100",
-    "svhn",
-    "image_folder",
-    "npz",
-    "parquet",
-    "text",
-]
+#: Keys that version 0.1 saved with every source, whether it read them or not.
+_SAVED_WITH_ALL = {"label": "label", "window": 80, "stride": 1}
+#: What people call tables: there is no source of this name, but some read them.
+TABLES = ("csv", "tsv", "excel", "xlsx", "xls", "json", "jsonl", "pandas", "dataframe", "table", "tabular", "arrow")
+TABLE_HINT = "tables are read by parquet, npz (arrays x and y), or a function of yours: data.source=package.module:name"
 
 
 class DataConfig(Section):
-    """Where the samples come from."""
+    """Where the samples come from: the keys of every source."""
 
-    source: Source = Field("digits", description="the data set, or the kind of file it is in")
+    source: str = Field("digits", description="the data set, the kind of file it is in, or package.module:function")
     root: str | None = Field(
         None, description="folder of the downloaded sets (mnist ... svhn); default: $RAYFL_DATA, else ./data"
     )
-    path: str | None = Field(None, description="file or folder of an image_folder, npz, parquet or text source")
-    label: str = Field("label", description="parquet: the column with the class of each row")
-    window: int = Field(80, ge=1, le=100_000, description="text: how many characters are seen before the next one")
-    stride: int = Field(1, ge=1, le=MOST, description="text: characters between the starts of two windows")
     limit: int | None = Field(None, ge=2, le=MOST, description="take only so many samples, drawn by the seed")
     normalise: Literal["standard", "half", "none"] = Field(
         "standard",
@@ -38,15 +29,173 @@ class DataConfig(Section):
         "as in the public code of the thesis; none: pixels in 0..1, features as they are; text is never changed",
     )
 
+    @property
+    def place(self) -> str:
+        """Where the samples are, as messages say it."""
+        return f"data.source={self.source}"
+
+    @property
+    def may_name_clients(self) -> bool:
+        """Whether the source may say by itself whose sample is whose, without partition.column."""
+        return False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keys_of_the_source(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        given = {k: v for k, v in given.items() if v is not None}
+        saved_by_01 = given.keys() >= _SAVED_WITH_ALL.keys()
+        unused = [key for key in _SAVED_WITH_ALL if key not in cls.model_fields]
+        given = {k: v for k, v in given.items() if not (k in unused and (saved_by_01 or v == _SAVED_WITH_ALL[k]))}
+        if "path" in cls.model_fields:
+            if given.get("path") is None:
+                raise ValueError(
+                    f"data.path is missing: data.source={given.get('source')} reads a file or folder, say which"
+                )
+        elif "path" in given:
+            source = given.get("source", "digits")
+            instead = "hand it to the function in data.options" if ":" in str(source) else "use data.root"
+            raise ValueError(f"data.path={given['path']} is not used by data.source={source}: {instead}")
+        return given
+
+
+class DigitsData(DataConfig):
+    """scikit-learn's digits."""
+
+    source: Literal["digits"] = "digits"
+
+
+class TorchvisionData(DataConfig):
+    """The well-known sets, in the files that torchvision reads."""
+
+    source: Literal["mnist", "fashion_mnist", "cifar10", "cifar100", "svhn"]
+
+
+class FileData(DataConfig):
+    """Sources that read a file or folder of the user's."""
+
+    path: str = Field(description="file or folder of an image_folder, npz, parquet or text source")
+
+    @property
+    def place(self) -> str:
+        """The file or folder, as messages say it."""
+        return f"data.path={self.path}"
+
+
+class ImageFolderData(FileData):
+    """A folder of images per class."""
+
+    source: Literal["image_folder"] = "image_folder"
+
+
+class NpzData(FileData):
+    """Arrays in a file of numpy's."""
+
+    source: Literal["npz"] = "npz"
+
+    @property
+    def may_name_clients(self) -> bool:
+        """Arrays may have one called client."""
+        return True
+
+
+class TableKeys(DataConfig):
+    """What the columns of a table are for."""
+
+    label: str = Field("label", description="tables: the column with the class, or the number, of each row")
+    client: str | None = Field(
+        None, description="tables: the column that names each row's client, for partition.kind=natural"
+    )
+    categories: list[str] = Field(
+        default_factory=list,
+        description="tables: columns that become one feature per value that they have, 1 where a row has it and else 0,"
+        " in the sorted order of the values; columns of pandas' type category are such already, in their own order",
+    )
+    drop: list[str] = Field(default_factory=list, description="tables: columns to leave out")
+
     @model_validator(mode="after")
-    def _path_where_needed(self) -> "DataConfig":
-        if self.source in ("image_folder", "npz", "parquet", "text") and self.path is None:
-            raise ValueError(f"data.path is missing: data.source={self.source} reads a file or folder, say which")
-        if self.path is not None and self.source not in ("image_folder", "npz", "parquet", "text"):
-            raise ValueError(f"data.path={self.path} is not used by data.source={self.source}: use data.root")
-        if self.normalise == "half" and self.source in ("parquet", "text"):
-            raise ValueError(
-                f"data.normalise=half is for the pixels of images, and data.source={self.source} has none: use standard"
-                " or none"
-            )
+    def _no_pixels(self) -> "TableKeys":
+        if self.normalise == "half" and self.source == "parquet":
+            raise ValueError(_half(self.source))
         return self
+
+
+class ParquetData(FileData, TableKeys):
+    """A table in a Parquet file."""
+
+    source: Literal["parquet"] = "parquet"
+
+    @property
+    def may_name_clients(self) -> bool:
+        """A table says so where data.client names a column."""
+        return self.client is not None
+
+
+class TextData(FileData):
+    """Text, as windows of characters."""
+
+    source: Literal["text"] = "text"
+    window: int = Field(80, ge=1, le=100_000, description="text: how many characters are seen before the next one")
+    stride: int = Field(1, ge=1, le=MOST, description="text: characters between the starts of two windows")
+
+    @model_validator(mode="after")
+    def _no_pixels(self) -> "TextData":
+        if self.normalise == "half":
+            raise ValueError(_half(self.source))
+        return self
+
+
+class PythonData(DataConfig):
+    """Data that a Python program handed to `rayfl.run`; the config only says which they were."""
+
+    source: Literal["python"] = "python"
+    digest: str = Field(min_length=8, max_length=64, description="python: what tells these data from others")
+
+    @property
+    def may_name_clients(self) -> bool:
+        """Objects may have clients."""
+        return True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_python(cls, given: Any) -> Any:
+        if isinstance(given, Mapping) and given.get("digest") is None:
+            raise ValueError("data.source=python stands for data of a Python program: use rayfl.run(data=...) there")
+        return given
+
+
+class OwnData(TableKeys):
+    """What a function of a user's own returns."""
+
+    source: str = Field(description="package.module:function", pattern=":")
+    options: dict[str, Any] = Field(default_factory=dict, description="keyword arguments of the function")
+
+    @property
+    def may_name_clients(self) -> bool:
+        """A function may return clients."""
+        return True
+
+
+def _half(source: str) -> str:
+    return f"data.normalise=half is for the pixels of images, and data.source={source} has none: use standard or none"
+
+
+AnyData = Annotated[
+    Annotated[DigitsData, Tag("source=digits")]
+    | Annotated[TorchvisionData, Tag("source=mnist")]
+    | Annotated[TorchvisionData, Tag("source=fashion_mnist")]
+    | Annotated[TorchvisionData, Tag("source=cifar10")]
+    | Annotated[TorchvisionData, Tag("source=cifar100")]
+    | Annotated[TorchvisionData, Tag("source=svhn")]
+    | Annotated[ImageFolderData, Tag("source=image_folder")]
+    | Annotated[NpzData, Tag("source=npz")]
+    | Annotated[ParquetData, Tag("source=parquet")]
+    | Annotated[TextData, Tag("source=text")]
+    | Annotated[PythonData, Tag("source=python")]
+    | Annotated[OwnData, Tag("source=package.module:function")],
+    Discriminator(tag_of("source", "digits", OWN + "function", DataConfig)),
+]
+
+#: The section of each source by name.
+DATA: dict[str, Any] = {name: section for name, section in members(AnyData).items() if ":" not in name}

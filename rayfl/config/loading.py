@@ -2,14 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
+from rayfl.config.data import TABLE_HINT, TABLES, AnyData, DataConfig
 from rayfl.config.method import MethodConfig
+from rayfl.config.partition import AnyPartition, PartitionConfig
 from rayfl.config.schema import Config
+from rayfl.config.union import OWN, members, union_key
 from rayfl.errors import InputError, closest, shown
 from rayfl.input_tree import MOST_CHARACTERS, check_tree, load_yaml
 
@@ -24,19 +28,73 @@ def load_config(
     'fedavg'
     """
     tree = _tree(given)
-    filed = tree.get("method", {})
-    filed = dict(filed) if isinstance(filed, dict) else {}
+    filed = {name: dict(tree[name]) for name in ("method", *_UNIONS) if isinstance(tree.get(name), dict)}
     for key, value in parsed_overrides(overrides):
         _set(tree, key, value)
     check_tree(tree)
+    for name in _UNIONS:
+        _leave_out_keys_of_the_former(tree, name, filed.get(name, {}))
+    _inherit_options_of_the_former(tree, filed.get("method", {}))
     try:
-        config = Config.model_validate(tree)
+        return Config.model_validate(tree)
     except ValidationError as error:
         raise InputError(*[_line(e) for e in error.errors()]) from None
-    if config.method.name != filed.get("name", MethodConfig().name):
-        unchanged = {k for k, v in config.method.options.items() if k in filed and filed[k] == v}
-        config.method._of_another = frozenset(unchanged)
-    return config
+
+
+def partition_config(**keys: Any) -> PartitionConfig:
+    """Check the keys of a partition on their own, without the rest of a config.
+
+    >>> partition_config(kind="dirichlet", clients=5).alpha
+    0.1
+    """
+    return _section_alone("partition", AnyPartition, keys)
+
+
+def data_config(**keys: Any) -> DataConfig:
+    """Check the keys of a data source on their own, without the rest of a config.
+
+    >>> data_config(source="parquet", path="a.parquet").label
+    'label'
+    """
+    return _section_alone("data", AnyData, keys)
+
+
+def _section_alone(name: str, union: Any, keys: dict[str, Any]) -> Any:
+    try:
+        return TypeAdapter(union).validate_python(keys)
+    except ValidationError as error:
+        raise InputError(*[_line({**e, "loc": (name, *e["loc"])}) for e in error.errors()]) from None
+
+
+#: Sections that are one of several, by the key that says which.
+_UNIONS = ("data", "partition")
+
+
+def _leave_out_keys_of_the_former(tree: dict[str, Any], name: str, filed: dict[str, Any]) -> None:
+    """Where an override names another kind or source, leave out what the file says for the former one alone."""
+    union = Config.model_fields[name].annotation
+    key, sections = union_key(union), members(union)
+    node = tree.get(name)
+    if not filed or not isinstance(node, dict) or node.get(key) == filed.get(key) or not isinstance(node.get(key), str):
+        return
+    own = next(n for n in sections if n.startswith(OWN))
+    section = sections.get(own if ":" in node[key] else node[key])
+    if section is not None:
+        former = {k for k, v in filed.items() if k not in section.model_fields and node.get(k) == v}
+        tree[name] = {k: v for k, v in node.items() if k not in former}
+
+
+def _inherit_options_of_the_former(tree: dict[str, Any], filed: dict[str, Any]) -> None:
+    """Where an override names another method, set the file's options apart: the method takes those that it knows."""
+    node = tree.get("method")
+    former = filed.get("name", MethodConfig().name)
+    if not isinstance(node, dict) or node.get("name", MethodConfig().name) == former:
+        return
+    same = {k: v for k, v in node.items() if k not in MethodConfig.model_fields and k in filed and filed[k] == v}
+    if same:
+        before = node.get("inherited")
+        rest = {k: v for k, v in node.items() if k not in same and k != "inherited"}
+        tree["method"] = rest | {"inherited": (before if isinstance(before, dict) else {}) | same}
 
 
 def parsed_overrides(overrides: Sequence[str] | Mapping[str, Any]) -> list[tuple[str, Any]]:
@@ -57,6 +115,11 @@ def _tree(given: str | Path | Mapping[str, Any] | Config | None) -> dict[str, An
     if isinstance(given, Mapping):
         check_tree(given)
         return deepcopy(dict(given))
+    if not isinstance(given, str | Path):
+        raise InputError(
+            f"a {type(given).__name__} is no config: give a YAML file, a mapping or a Config; data go into"
+            " rayfl.run(data=...)"
+        )
     path = Path(given)
     try:
         with path.open(encoding="utf-8") as file:
@@ -101,37 +164,88 @@ def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
     node[last] = value
 
 
-def _section(model: type[BaseModel], keys: Sequence[str | int]) -> type[BaseModel] | None:
-    for key in keys:
-        field = model.model_fields.get(str(key))
+@dataclass(frozen=True)
+class _Place:
+    """Where in the schema an error is: the keys, the section that they lie in, and of which union it is a member."""
+
+    keys: list[str | int]
+    section: type[BaseModel] | None
+    union: tuple[str, Any, str] | None = None  # the key of the union, the union, the name of the member
+
+
+def _place(root: type[BaseModel], loc: Sequence[str | int]) -> _Place:
+    """Follow the place of an error into the schema; `section` is where its last key is, or should be."""
+    keys: list[str | int] = []
+    section: type[BaseModel] | None = root
+    inside: type[BaseModel] | None = root
+    of: tuple[str, Any, str] | None = None
+    union: tuple[str, Any, str] | None = None
+    rest = list(loc)
+    while rest:
+        key = rest.pop(0)
+        if isinstance(key, str) and (key.startswith("literal[") or key in _TYPE_TAGS) and inside is None:
+            continue
+        keys.append(key)
+        if isinstance(key, int):  # in a list, which is still the value of the key before
+            continue
+        section, union = inside, of
+        field = section.model_fields.get(str(key)) if section is not None else None
+        inside, of = None, None
         if field is None:
-            return None
-        kinds = [field.annotation, *get_args(field.annotation)]
-        model = next((k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)), BaseModel)
-    return model
+            continue
+        sections = members(field.annotation)
+        if sections and rest:
+            name = str(rest.pop(0)).partition("=")[2]
+            inside, of = sections[name], (str(key), field.annotation, name)
+        elif not sections:
+            kinds = [field.annotation, *get_args(field.annotation)]
+            inside = next((k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)), None)
+    return _Place(keys, section, union)
 
 
 def _line(error: ErrorDetails, prefix: tuple[str, ...] = (), root: type[BaseModel] = Config) -> str:
-    loc = [k for k in error["loc"] if not (isinstance(k, str) and (k.startswith("literal[") or k in _TYPE_TAGS))]
-    key = ".".join([*prefix, *map(str, loc)])
-    value = error["input"]
     if error["type"] == "value_error":  # our own validators say everything themselves
         return str(error["ctx"]["error"])
+    place = _place(root, error["loc"])
+    key = ".".join([*prefix, *map(str, place.keys)])
+    value = error["input"]
+    if error["type"] in ("union_tag_invalid", "union_tag_not_found"):
+        return _unknown_member(key, value, root.model_fields[str(place.keys[-1])].annotation)
     if error["type"] == "extra_forbidden":
-        section = _section(root, loc[:-1])
-        allowed = sorted(section.model_fields) if section else []
-        hint = closest(str(loc[-1]), allowed)
-        return f"{key}={shown(value)}: there is no key '{loc[-1]}'{hint}; allowed: {', '.join(allowed)}"
+        last, allowed = str(place.keys[-1]), sorted(place.section.model_fields) if place.section else []
+        if place.union is not None:
+            of, union, name = place.union
+            users = [n for n, section in members(union).items() if last in section.model_fields and ":" not in n]
+            if users:
+                which = f"{of}.{union_key(union)}"
+                return (
+                    f"{key}={shown(value)} is not used by {which}={name} (only by {', '.join(users)}): remove it, or"
+                    f" change {which}"
+                )
+        return f"{key}={shown(value)}: there is no key '{last}'{closest(last, allowed)}; allowed: {', '.join(allowed)}"
     if error["type"] == "literal_error":
-        names = [k for k in loc if isinstance(k, str)]  # without the position in a list
-        section = _section(root, names[:-1])
-        field = section.model_fields.get(names[-1]) if section else None
+        names = [k for k in place.keys if isinstance(k, str)]  # without the position in a list
+        field = place.section.model_fields.get(names[-1]) if place.section else None
         allowed = _literals(field.annotation) if field else []
         hint = closest(value, allowed) if isinstance(value, str) else ""
         return f"{key}={shown(value)} is not allowed{hint}; allowed: {', '.join(allowed)}"
     if error["type"] == "missing":
         return f"{key} is missing: {error['msg'].lower()}"
     return f"{key}={shown(value)}: {error['msg'][0].lower()}{error['msg'][1:]}"
+
+
+def _unknown_member(key: str, given: Any, union: Any) -> str:
+    """Say which kinds or sources there are."""
+    which = union_key(union)
+    if not isinstance(given, Mapping):
+        return f"{key}={shown(given)}: input should be a mapping of keys, such as {key}.{which}"
+    value = given.get(which)
+    allowed = [name for name in members(union) if name != "python"]
+    hint = closest(value, allowed) if isinstance(value, str) else ""
+    end = f"; allowed: {', '.join(allowed[:-1])}, or {allowed[-1]}"
+    if key == "data" and isinstance(value, str) and value.lower().lstrip(".") in TABLES:
+        hint, end = f": {TABLE_HINT}", end
+    return f"{key}.{which}={shown(value)} is not allowed{hint}{end}"
 
 
 _TYPE_TAGS = ("float", "int", "str", "bool", "list[int]")

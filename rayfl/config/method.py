@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import Any
 
-from pydantic import ConfigDict, Field, PrivateAttr
+from pydantic import ConfigDict, Field
 
 from rayfl.config.section import Section
 
@@ -25,7 +25,9 @@ class MethodConfig(Section):
     model_config = ConfigDict(extra="allow", frozen=True, strict=True, allow_inf_nan=False)
 
     name: str = Field("fedac", description="see `rayfl methods`, or package.module:Class")
-    _of_another: frozenset[str] = PrivateAttr(frozenset())
+    inherited: dict[str, Any] | None = Field(
+        None, description="options of the method that an override replaced; used where this method has them too"
+    )
 
     @property
     def options(self) -> dict[str, Any]:
@@ -33,8 +35,8 @@ class MethodConfig(Section):
         return dict(self.model_extra or {})
 
     def options_among(self, known: Collection[str]) -> dict[str, Any]:
-        """The options as given, without those that a file meant for the method that an override replaced.
+        """The options as given, and of those that a file has for the method that an override replaced, the `known`.
 
         So `rayfl run fedac.yaml method.name=fedavg` runs, and still keeps what both methods know.
         """
-        return {k: v for k, v in self.options.items() if k in known or k not in self._of_another}
+        return {k: v for k, v in (self.inherited or {}).items() if k in known} | self.options

@@ -6,9 +6,9 @@ from pydantic import Field, field_validator, model_validator
 
 from rayfl.config.callbacks import CallbackConfig, as_list
 from rayfl.config.client import EvaluateConfig, LocalConfig, ParticipationConfig
-from rayfl.config.data import DataConfig
+from rayfl.config.data import AnyData, DigitsData
 from rayfl.config.method import MethodConfig, ModelConfig
-from rayfl.config.partition import PartitionConfig
+from rayfl.config.partition import AnyPartition, NaturalPartition, TransformsPartition
 from rayfl.config.placement import OutputConfig, RayConfig, StateConfig, Training
 from rayfl.config.section import MOST, Section, tree_without_secrets
 from rayfl.errors import shown
@@ -24,8 +24,8 @@ class Config(Section):
     task: str = Field(
         "classification", description="what clients learn: classification, regression, or package.module:Class"
     )
-    data: DataConfig = DataConfig()
-    partition: PartitionConfig = Field(default_factory=lambda: PartitionConfig.model_validate({}))
+    data: AnyData = DigitsData()
+    partition: AnyPartition = Field(default_factory=lambda: TransformsPartition.model_validate({}))
     model: ModelConfig = ModelConfig()
     method: MethodConfig = MethodConfig()
     local: LocalConfig = Field(default_factory=lambda: LocalConfig.model_validate({}))
@@ -61,6 +61,9 @@ class Config(Section):
             raise ValueError(
                 f"participation.count={count} is more than partition.clients={clients}: nobody takes part twice"
             )
+        natural = isinstance(self.partition, NaturalPartition) and self.partition.column is None
+        if natural and not self.data.may_name_clients:
+            raise ValueError("partition.column is missing: partition.kind=natural needs the column with the owner")
         if self.name is not None and not _is_folder_name(self.name):
             raise ValueError(
                 f"name={shown(self.name)} cannot be a folder: use letters, digits, '-', '_' and '.', at most"

@@ -3,7 +3,21 @@
 `load_dataset` is in `rayfl.data.sources`: actors get the data set ready, and need not wait for what reads files.
 """
 
-from rayfl.data.dataset import Dataset, Transform
-from rayfl.data.partitions import Partition, make_partition
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Dataset", "Partition", "Transform", "make_partition"]
+from rayfl.data.dataset import Dataset, Transform
+from rayfl.data.partition import Partition, PartitionKind, make_partition
+
+if TYPE_CHECKING:
+    from rayfl.data.sources.objects import Data
+
+__all__ = ["Data", "Dataset", "Partition", "PartitionKind", "Transform", "make_partition"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `Data` when it is first asked for: pandas takes a third of a second."""
+    if name == "Data":
+        from rayfl.data.sources.objects import Data
+
+        return Data
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,7 @@
 """All samples of a run as compact arrays, and the batches made of them.
 
 The arrays go once per node into shared memory, so they may be read-only and nothing here writes to them.
-Where they come from stands in `sources`, who gets which in `partitions`.
+Where they come from is in `sources`, who gets which in `partition`.
 """
 
 import math
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import torch
 
 Kind = Literal["image", "vector", "text"]
+#: What is learned of a sample: its class, or a number.
+Targets = Literal["class", "number"]
 
 
 @dataclass(frozen=True)
@@ -36,10 +38,11 @@ class Transform:
 class Dataset:
     """All samples. Sample i is row i of `inputs`, or for text the window that starts at `starts[i]`.
 
-    `inputs` are uint8 (N, C, H, W) for images, float32 (N, F) for vectors, one stream of character codes (T,)
-    for text. Models see `x * scale + shift`, per channel or feature: by default with mean 0 and deviation 1 over the
-    samples outside the source's own test split. `owner[i]` numbers the person a sample belongs to, where the source
-    tells, and `is_validation` marks its own validation split, where it has one.
+    `inputs` are uint8 or float32 (N, C, H, W) for images, float32 (N, F) for vectors, one stream of character codes
+    (T,) for text. `labels` are classes, or with `targets="number"` float32, and `classes` is then 1. Models see
+    `x * scale + shift`, per channel or feature: by default with mean 0 and deviation 1 over the samples outside the
+    source's own test split. `owner[i]` numbers the person a sample belongs to, where the source tells, and
+    `is_validation` marks its own validation split, where it has one.
     """
 
     inputs: np.ndarray
@@ -54,6 +57,7 @@ class Dataset:
     starts: np.ndarray | None = None
     window: int = 0
     is_validation: np.ndarray | None = None
+    targets: Targets = "class"
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -64,6 +68,11 @@ class Dataset:
         return (self.window,) if self.kind == "text" else self.inputs.shape[1:]
 
     @property
+    def class_of(self) -> np.ndarray:
+        """The class of each sample; where labels are numbers, all samples are of one."""
+        return self.labels if self.targets == "class" else np.zeros(len(self.labels), np.uint8)
+
+    @property
     def vocabulary(self) -> int | None:
         """How many characters a text has, so how many codes a model must know; None if this is no text."""
         return self.classes if self.kind == "text" else None
@@ -71,17 +80,17 @@ class Dataset:
     def batch(
         self, indices: np.ndarray | Sequence[int], transform: Transform | None = None
     ) -> "tuple[torch.Tensor, torch.Tensor]":
-        """Return the inputs, normalised float32 (text: long codes), and the long labels of these samples.
+        """Return the inputs, normalised float32 (text: long codes), and the long or float32 labels of these samples.
 
         >>> data = Dataset(np.array([[1.0], [3.0]], np.float32), np.array([0, 1], np.uint8), 2, "vector",
         ...                np.zeros(2, bool), shift=np.float32([-2]), scale=np.float32([1]))
         >>> data.batch([1, 0])[0].tolist()
         [[1.0], [-1.0]]
         """
-        import torch  # here, since who only deals samples out needs none of it
+        import torch  # here: dealing samples out does not need it
 
         chosen = np.asarray(indices, dtype=np.intp)
-        labels = self.labels.take(chosen).astype(np.int64)
+        labels = self.labels.take(chosen).astype(np.int64 if self.targets == "class" else np.float32)
         if transform is not None and transform.labels is not None:
             labels = np.asarray(transform.labels, dtype=np.int64)[labels]
         if self.kind == "text":

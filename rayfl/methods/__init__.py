@@ -27,7 +27,7 @@ from rayfl.methods.method import Method
 from rayfl.methods.oneshot_ifca import OneShotIFCA
 from rayfl.methods.options import MethodOptions
 from rayfl.methods.sr_fca import SRFCA
-from rayfl.own_code import import_module_of
+from rayfl.own_code import imported
 
 METHODS: dict[str, type[Method]] = {
     "local": Local,
@@ -62,10 +62,7 @@ def find_method(name: str) -> type[Method]:
                 f" allowed: {', '.join(METHODS)}, or package.module:Class"
             )
         return METHODS[name]
-    module, attribute = import_module_of("method.name", name)
-    found = getattr(module, attribute, None)
-    if found is None:
-        raise InputError(f"method.name={name}: {module.__name__} has no {attribute}")
+    found = imported("method.name", name, "class", lambda value: inspect.isclass(value) and issubclass(value, Method))
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise InputError(f"method.name={name} is not a subclass of rayfl.methods.method.Method")
     if inspect.isabstract(found):

@@ -16,7 +16,7 @@ from torch.nn.parameter import is_lazy
 from rayfl.config import ModelConfig
 from rayfl.errors import InputError, closest, shown
 from rayfl.models.outside import Outside
-from rayfl.own_code import import_module_of, reason
+from rayfl.own_code import imported, reason
 from rayfl.randomness import Purpose, global_generators_kept, seed_globals, torch_seed
 
 Shape = tuple[int, ...]
@@ -428,12 +428,9 @@ def _build_imported(config: ModelConfig, input_shape: Shape, classes: int, vocab
 
 
 def _import(path: str) -> Callable[..., Any]:
-    module, name = import_module_of("model.name", path)
-    found = getattr(module, name, None)
+    found: Any = imported("model.name", path, "class", lambda v: inspect.isclass(v) and issubclass(v, nn.Module))
     if not callable(found):
-        names = [n for n, v in vars(module).items() if inspect.isclass(v) and issubclass(v, nn.Module)]
-        hint = closest(name, names) or (f"; its networks: {', '.join(names)}" if names else "")
-        raise InputError(f"model.name={path}: module '{module.__name__}' has no class '{name}'{hint}")
+        raise InputError(f"model.name={path} is a {type(found).__name__}: name a subclass of torch.nn.Module")
     return found
 
 

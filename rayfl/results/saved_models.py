@@ -12,10 +12,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from rayfl.client.evaluation import _combined as combined
 from rayfl.client.passes import Combine
 from rayfl.client.stacked import stacked_logits
-from rayfl.client.task import Task, find_task
+from rayfl.client.task import CLASSIFICATION, Regression, Task, find_task
 from rayfl.config import Config
 from rayfl.data import Dataset
 from rayfl.data.dataset import Transform
@@ -120,9 +119,13 @@ class SavedModel(nn.Module):
         return self._raw(samples).to(self._flat[0].vector.device)
 
     def forward(self, samples: Any) -> torch.Tensor:
-        """Return the logits (n, classes) for raw samples."""
+        """Return the outputs, (n, classes) or of a regression (n, 1), for raw samples."""
         stack = torch.stack([flat.vector for flat in self._flat])
-        return combined(stacked_logits(self._flat[0], stack, self.prepare(samples)), self.combine)
+        outputs = stacked_logits(self._flat[0], stack, self.prepare(samples))
+        if len(outputs) == 1:
+            return outputs[0]
+        task = CLASSIFICATION if outputs.shape[2] > 1 else Regression()
+        return task.combined(outputs, self.combine)
 
 
 class SavedModels:

@@ -108,7 +108,7 @@ def prepare(config: Config) -> Prepared:
     check_schedule(config.local)
     optimiser_of(config.local)
     _check_state_folder(config)
-    dataset = load_dataset(config.data, config.seed, config.partition.column)
+    dataset = load_dataset(config.data, config.seed, config.partition.owner_column)
     config = settle_splits(config, dataset)
     if config.local.augment and dataset.kind != "image":
         raise InputError(

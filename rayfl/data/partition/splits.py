@@ -1,11 +1,12 @@
-"""What samples are for: training, validation, test, or public. Settled before any of them is dealt to clients."""
+"""What samples are for: training, validation, test, or public. Decided before any of them is dealt to clients."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rayfl.config import PartitionConfig
 from rayfl.data.dataset import Dataset
+from rayfl.data.partition.counting import by_client_and_label, split_off
 from rayfl.errors import InputError
 from rayfl.randomness import Purpose, generator
 
@@ -24,6 +25,18 @@ class Splits:
     test: np.ndarray
     validation: np.ndarray
     public: np.ndarray
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """Samples that stand in the order of clients, and how many of them each client has."""
+
+    train: np.ndarray
+    n_train: np.ndarray
+    test: np.ndarray
+    n_test: np.ndarray
+    validation: np.ndarray
+    n_validation: np.ndarray
 
 
 def make_splits(config: PartitionConfig, dataset: Dataset, seed: int) -> Splits:
@@ -57,3 +70,46 @@ def make_splits(config: PartitionConfig, dataset: Dataset, seed: int) -> Splits:
 def keeps_validation_share(config: PartitionConfig) -> bool:
     """Whether each client keeps a share of its training samples for validation."""
     return isinstance(config.validation, float) and config.validation > 0
+
+
+def with_validation_share(
+    config: PartitionConfig,
+    dataset: Dataset,
+    parts: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+    rng: np.random.Generator,
+) -> Dealt:
+    """Let every client with more than one training sample keep partition.validation of them, if that is any.
+
+    All else stays as it is, so that models are tested on the same samples with validation and without.
+    """
+    train, n_train, test, n_test = parts
+    if not keeps_validation_share(config):
+        return Dealt(*parts, train[:0], np.zeros_like(n_train))
+    assert isinstance(config.validation, float)
+    ordered = by_client_and_label(dataset, train, n_train)
+    train, n_train, *validation = split_off(dataset, ordered, n_train, config.validation, rng)
+    return Dealt(train, n_train, test, n_test, *validation)
+
+
+def cut_once(config: PartitionConfig, dataset: Dataset, splits: Splits, rng: np.random.Generator) -> Splits:
+    """Settle what is for testing and what for validation before any cluster is dealt all of it.
+
+    So a sample that one cluster trains on never tests another, turned or not.
+    """
+
+    def cut(pool: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
+        if len(pool) < 2:
+            return pool, pool[:0]
+        size = np.array([len(pool)])
+        ordered = by_client_and_label(dataset, rng.permutation(pool), size)
+        rest, _, taken, _ = split_off(dataset, ordered, size, share, rng)
+        return rest, taken
+
+    if config.test != "official":
+        pool, test = cut(splits.pool, config.test)
+        splits = replace(splits, pool=pool, test=test)
+    if keeps_validation_share(config):
+        assert isinstance(config.validation, float)
+        pool, validation = cut(splits.pool, config.validation)
+        splits = replace(splits, pool=pool, validation=validation)
+    return splits

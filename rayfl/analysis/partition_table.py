@@ -1,0 +1,90 @@
+"""A partition as a table: one row per client and sample. Writes it as Parquet or csv."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rayfl.data.dataset import Dataset
+from rayfl.data.partition import Partition
+from rayfl.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: What tables may end in.
+TABLES = (".parquet", ".csv")
+
+
+def check_partition_file(path: Path) -> None:
+    """Refuse a file that cannot be written, before there is anything to write."""
+    from rayfl.analysis.partition_figure import FIGURES
+
+    if path.suffix.lower() not in (*FIGURES, *TABLES):
+        raise InputError(f"-o {path}: figures end in one of {', '.join(FIGURES)}, tables in {' or '.join(TABLES)}")
+    if not path.parent.is_dir():
+        raise InputError(f"-o {path}: there is no folder {path.parent}; make it first")
+    if path.is_dir():
+        raise InputError(f"-o {path} is a folder: name a file in it")
+
+
+def write_partition(partition: Partition, dataset: Dataset, path: Path) -> Path:
+    """Write who has which sample as a table, or as a figure, by how the file's name ends; return its path."""
+    if path.suffix.lower() not in TABLES:
+        from rayfl.analysis.partition_figure import draw_partition
+
+        return draw_partition(partition, dataset, path)
+    table = partition_table(partition, dataset)
+    try:
+        if path.suffix.lower() == ".csv":
+            table.to_csv(path, index=False)
+        else:
+            table.to_parquet(path, index=False)
+    except OSError as error:
+        raise InputError(f"-o {path} cannot be written: {error.strerror or error}; name another file") from None
+    return path
+
+
+def partition_table(partition: Partition, dataset: Dataset) -> "pd.DataFrame":
+    """Return a row per client and sample: client, sample, split, label as the client sees it, and planted cluster.
+
+    Public samples have no client. Where clients have names there is a column `name`.
+    """
+    import pandas as pd
+
+    clients = np.arange(partition.clients)
+    splits = {
+        "train": (partition.train, np.repeat(clients, partition.n_train)),
+        "validation": (partition.validation, np.repeat(clients, partition.n_validation)),
+        "test": (partition.test, np.repeat(clients, partition.n_test)),
+        "public": (partition.public, np.full(len(partition.public), -1)),
+    }
+    client = np.concatenate([owner for _, owner in splits.values()])
+    sample = np.concatenate([samples for samples, _ in splits.values()])
+    nobody = client < 0
+    columns: dict[str, object] = {"client": pd.array(client, "Int32")}
+    columns["client"][nobody] = pd.NA  # type: ignore[index]
+    if partition.client_names is not None:
+        names = np.array([*partition.client_names, None], dtype=object)
+        columns["name"] = names[client]
+    columns["sample"] = sample.astype(np.int64)
+    columns["split"] = np.repeat(list(splits), [len(samples) for samples, _ in splits.values()])
+    columns["label"] = _seen_labels(partition, dataset, client, sample)
+    cluster = np.full(len(client), -1) if partition.true_cluster is None else partition.true_cluster[client]
+    columns["cluster"] = pd.array(cluster, "Int32")
+    columns["cluster"][nobody | (cluster < 0)] = pd.NA  # type: ignore[index]
+    frame = pd.DataFrame(columns)
+    order = np.lexsort((sample, np.where(nobody, partition.clients, client)))
+    return frame.iloc[order].reset_index(drop=True)
+
+
+def _seen_labels(partition: Partition, dataset: Dataset, client: np.ndarray, sample: np.ndarray) -> np.ndarray:
+    labels = dataset.labels[sample]
+    if dataset.targets == "number" or partition.transform_of is None:
+        return labels
+    seen = labels.astype(np.int64)
+    for number, transform in enumerate(partition.transforms):
+        if transform.labels is not None:
+            rows = (client >= 0) & (partition.transform_of[client] == number)
+            seen[rows] = np.asarray(transform.labels)[labels[rows]]
+    return seen

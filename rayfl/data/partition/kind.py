@@ -1,0 +1,198 @@
+"""What a kind of partition is. A user's own kind is a subclass of `PartitionKind`, named by its import path."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic import BaseModel, ValidationError
+
+from rayfl.config import PartitionConfig, Section, describe_errors, partition_config
+from rayfl.config.partition import OwnPartition
+from rayfl.data.dataset import Dataset, Transform
+from rayfl.data.partition.counting import by_client_and_label, count_labels, share_out, split_off
+from rayfl.data.partition.dealing import Deal, Wish, take
+from rayfl.data.partition.splits import Dealt, Splits, keeps_validation_share, with_validation_share
+from rayfl.errors import InputError, RayflError, closest, shown
+from rayfl.own_code import told_as
+from rayfl.randomness import Purpose, generator
+
+# Streams of one purpose, apart so that a validation split changes no bit of the rest. Sources draw data.limit from
+# stream 1, and public samples are drawn from stream 2.
+_STREAM, _VALIDATION_STREAM, _SPLIT_STREAM = 0, 3, 4
+
+
+class Streams:
+    """The random numbers of a partition: `main` for who gets what, others for what may be asked for besides."""
+
+    def __init__(self, seed: int, *keys: int) -> None:
+        self._seed = seed
+        self.main = generator(seed, Purpose.PARTITION, _STREAM, *keys)
+        self.validation = generator(seed, Purpose.PARTITION, _VALIDATION_STREAM, *keys)
+        self.split = generator(seed, Purpose.PARTITION, _SPLIT_STREAM, *keys)
+
+    def of_cluster(self, cluster: int) -> "Streams":
+        """Return the streams of one planted cluster, where each is dealt on its own."""
+        # From 1: a key of 0 at the end gives the same numbers as none.
+        return Streams(self._seed, cluster + 1)
+
+
+class PartitionKind:
+    """A way to deal samples to clients. `config` has the keys of `partition`, `options` the kind's own.
+
+    A subclass writes `assign`. It may describe its options as a pydantic model called `Options`, plant clusters of
+    clients with `clusters`, and let each cluster see its samples through one of `transforms`. Splits into training,
+    validation and test samples come afterwards, as the config says.
+    """
+
+    #: The name in a config; kinds of users' own have their import path.
+    name: ClassVar[str] = ""
+    #: The options of a user's own kind, next to clients, test, validation and public.
+    Options: ClassVar[type[BaseModel]] = Section
+    config: PartitionConfig
+    options: Any
+
+    def __init__(self, config: PartitionConfig | None = None, **keys: Any) -> None:
+        """Take the keys of `partition` as a config has them, or as keyword arguments."""
+        self._keys = {"kind": self.import_path(), **keys}
+        self.config = partition_config(**self._keys) if config is None else config
+        self.options = self._checked_options() if isinstance(self.config, OwnPartition) else self.config
+
+    def config_keys(self) -> dict[str, Any]:
+        """Return the keys of `partition` that stand for this object in a config."""
+        return dict(self._keys)
+
+    @classmethod
+    def import_path(cls) -> str:
+        """Return what partition.kind says for this class."""
+        if cls.name:
+            return cls.name
+        if "." in cls.__qualname__:
+            raise InputError(f"partition: the class {cls.__qualname__} must be at the top level of a module")
+        return f"{cls.__module__}:{cls.__qualname__}"
+
+    def assign(self, dataset: Dataset, pool: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Return the client of each sample whose index is in `pool`, from 0, or -1 for nobody's.
+
+        `dataset.labels[pool]` are their labels. Draw random numbers from `rng` only.
+        """
+        raise NotImplementedError
+
+    def clusters(self, clients: int) -> np.ndarray | None:
+        """Return the planted cluster of each client, from 0, after samples were dealt; None if there are none."""
+        return None
+
+    def transforms(self, dataset: Dataset, rng: np.random.Generator) -> tuple[Transform, ...]:
+        """Return what each planted cluster sees its samples through, before samples are dealt; () for nothing."""
+        return ()
+
+    def client_names(self) -> tuple[str, ...] | None:
+        """Return the names of the clients, after samples were dealt, where they have some."""
+        return None
+
+    def settle(self, dataset: Dataset, splits: Splits, streams: Streams) -> Splits:
+        """Refuse what cannot be before work starts, and change what samples are for where the kind needs that."""
+        return splits
+
+    def deal(self, dataset: Dataset, splits: Splits, streams: Streams) -> Dealt:
+        """Deal all splits; here by `assign`."""
+        with told_as(RayflError, f"partition.kind={self.config.kind} failed"):
+            found = self.assign(dataset, splits.pool, streams.main)
+        client = self._checked_clients(found, len(splits.pool))
+        clients = self.config.clients or int(client.max(initial=-1)) + 1
+        least = 1 if self.config.test == "official" else 2
+        sizes = np.bincount(client[client >= 0], minlength=clients)
+        if clients == 0 or sizes.min() < least:
+            poor = 0 if clients == 0 else int(sizes.argmin())
+            got = 0 if clients == 0 else int(sizes.min())
+            raise InputError(
+                f"partition.kind={self.config.kind} gives client {poor} {got} samples: each of the {clients} clients"
+                f" needs at least {least}"
+            )
+        order = streams.main.permutation(np.flatnonzero(client >= 0))
+        samples = splits.pool[order[np.argsort(client[order], kind="stable")]]
+        samples = by_client_and_label(dataset, samples, sizes)
+        if self.config.test != "official":
+            parts = split_off(dataset, samples, sizes, self.config.test, streams.main)
+            return self._with_validation(dataset, splits, parts, sizes, streams)
+        if len(splits.test) < clients:
+            raise InputError(
+                f"partition.test=official: {clients} clients cannot each get 1 of the {len(splits.test)} test samples:"
+                " use fewer clients, or a share such as partition.test=0.2"
+            )
+        test_sizes = share_out(sizes, len(splits.test) - clients, streams.main) + 1
+        floors = np.ones(clients, np.int64)
+        test = self.deal_like(dataset, splits.test, (samples, sizes), test_sizes, floors, streams.main)
+        return self._with_validation(dataset, splits, (samples, sizes, *test), sizes, streams)
+
+    def deal_like(
+        self,
+        dataset: Dataset,
+        split: np.ndarray,
+        trained: tuple[np.ndarray, np.ndarray],
+        sizes: np.ndarray,
+        floors: np.ndarray,
+        rng: np.random.Generator,
+        only_known: bool = False,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Deal a split of its own by the labels that each client has in fact been given to train on."""
+        known = count_labels(dataset, *trained)
+        labels = dataset.class_of[split].astype(np.int64)
+        deal = Deal(self.config, np.bincount(labels, minlength=dataset.classes), rng)
+        deal.wish = Wish(known, known > 0 if only_known else None)
+        counts = deal.fill(sizes, floors)
+        return take(counts, split, labels, rng), counts.sum(1)
+
+    def _with_validation(
+        self,
+        dataset: Dataset,
+        splits: Splits,
+        parts: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+        n_samples: np.ndarray,
+        streams: Streams,
+        only_known: bool = False,
+    ) -> Dealt:
+        """Add validation samples: a share of each client's, or of the source's own split as much as of the rest."""
+        if keeps_validation_share(self.config) or not len(splits.validation):
+            return with_validation_share(self.config, dataset, parts, streams.validation)
+        train, n_train, _, _ = parts
+        total = round(len(splits.validation) * (int(n_samples.sum()) / len(splits.pool)))
+        sizes = share_out(n_train, total, streams.validation)
+        none = np.zeros_like(sizes)
+        validation = self.deal_like(
+            dataset, splits.validation, (train, n_train), sizes, none, streams.validation, only_known
+        )
+        return Dealt(*parts, *validation)
+
+    def _checked_clients(self, found: Any, samples: int) -> np.ndarray:
+        client = np.asarray(found)
+        kind = self.config.kind
+        if client.shape != (samples,) or client.dtype.kind not in "iu":
+            raise InputError(
+                f"partition.kind={kind}: assign gives an array of {client.dtype} of shape {client.shape}: it must give"
+                f" the number of a client for each of the {samples} samples of the pool"
+            )
+        most = self.config.clients
+        if samples and (client.min() < -1 or (most is not None and client.max() >= most)):
+            wrong = client.min() if client.min() < -1 else client.max()
+            what = "clients are numbered from 0" if most is None else f"partition.clients={most}, numbered from 0"
+            raise InputError(f"partition.kind={kind}: assign gives a sample to client {wrong}: {what}; -1 is nobody")
+        return client.astype(np.int64)
+
+    def _checked_options(self) -> Any:
+        given = self.config.options  # type: ignore[attr-defined]  # of a kind of a user's own
+        allowed = sorted(self.Options.model_fields)
+        if self.Options.model_config.get("extra") != "allow":  # pydantic by itself ignores what it does not know
+            faults = [
+                f"partition.{key}={shown(value)}: there is no key '{key}'{closest(key, [*allowed, *_COMMON])}; allowed:"
+                f" {', '.join([*allowed, *_COMMON])}"
+                for key, value in given.items()
+                if key not in allowed
+            ]
+            if faults:
+                raise InputError(*faults)
+        try:
+            return self.Options.model_validate(given)
+        except ValidationError as error:
+            raise InputError(*describe_errors(error, "partition", self.Options)) from None
+
+
+_COMMON = tuple(PartitionConfig.model_fields)
