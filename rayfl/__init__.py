@@ -7,11 +7,24 @@ from typing import TYPE_CHECKING, Any
 from rayfl.version import __version__
 
 if TYPE_CHECKING:
+    from rayfl.client.task import Classification, Regression, Task
     from rayfl.config import Config
+    from rayfl.methods.method import Method
     from rayfl.results import Run
     from rayfl.simulation.callbacks import Callback
 
-__all__ = ["Callback", "__version__", "load", "resume", "run"]
+__all__ = [
+    "Callback",
+    "Classification",
+    "Config",
+    "Method",
+    "Regression",
+    "Task",
+    "__version__",
+    "load",
+    "resume",
+    "run",
+]
 
 
 def run(
@@ -72,9 +85,24 @@ def _split(callbacks: Any) -> tuple[list[Any], dict[str, Any]]:
     return [c for c in given if not isinstance(c, str | Mapping)], {"callbacks": named} if named or not given else {}
 
 
-def __getattr__(name: str) -> Any:
-    if name == "Callback":
-        from rayfl.simulation.callbacks import Callback
+_LAZY = {
+    "Callback": "rayfl.simulation.callbacks",
+    "Classification": "rayfl.client.task",
+    "Config": "rayfl.config",
+    "Method": "rayfl.methods.method",
+    "Regression": "rayfl.client.task",
+    "Task": "rayfl.client.task",
+}
 
-        return Callback
+
+def __getattr__(name: str) -> Any:
+    """Import a class when it is first asked for: torch takes seconds, and who only reads results needs none of it."""
+    if name in _LAZY:
+        from importlib import import_module
+
+        return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

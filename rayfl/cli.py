@@ -90,6 +90,7 @@ def partition(
 ) -> None:
     """Show who gets what, before any training."""
     from rayfl.analysis.partition_table import check_partition_file, write_partition
+    from rayfl.client.task import find_task
     from rayfl.data import make_partition
     from rayfl.data.sources import load_dataset
     from rayfl.own_code import exits_told
@@ -99,7 +100,8 @@ def partition(
     if output is not None:
         check_partition_file(output)
     with exits_told():
-        dataset = load_dataset(config.data, config.seed, config.partition.owner_column)
+        targets = find_task(config.task).targets
+        dataset = load_dataset(config.data, config.seed, config.partition.owner_column, targets)
         config = settle_splits(config, dataset)
         made = make_partition(config.partition, dataset, config.seed)
     counts = made.label_counts(dataset, "all")

@@ -61,6 +61,7 @@ def named_code(config: Config) -> dict[str, list[str]]:
         "method.name": [config.method.name],
         "model.name": [config.model.name],
         "data.source": [config.data.source],
+        "partition.kind": [config.partition.kind],
         "task": [config.task],
         "local.optimizer": [config.local.optimizer],
         "local.schedule": [config.local.schedule],

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from faults import actors, kill
@@ -128,6 +129,50 @@ def test_a_focal_loss_is_what_clients_are_trained_with(simulate_quietly: Callabl
     words = [*SMALL, "federation=serial", "method.name=fedavg", "rounds=2"]
     focal, plain = simulate_quietly(*words, "task=focal:Focal"), simulate_quietly(*words)
     assert focal.rounds["loss"].iloc[0] < plain.rounds["loss"].iloc[0]
+
+
+@pytest.mark.parametrize("training", ["loop", "vectorised"])
+def test_a_regression_on_tabular_data_learns(
+    training: str, simulate_quietly: Callable[..., Run], tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(600, 3))
+    who = np.arange(600) % 6
+    frame = pd.DataFrame(x, columns=["a", "b", "c"]).assign(y=x @ [1.0, -2.0, 0.5] + 3, who=who)
+    frame.to_parquet(tmp_path / "table.parquet")
+    words = [
+        "data.source=parquet",
+        f"data.path={tmp_path}/table.parquet",
+        "data.label=y",
+        "task=median_error:WithMedian",
+    ]
+    words += [
+        "partition.kind=natural",
+        "partition.column=who",
+        "model.name=mlp",
+        "method.name=ifca",
+        "method.clusters=2",
+    ]
+    words += ["federation=serial", "rounds=8", "local.steps=20", "local.lr=0.05", f"training={training}"]
+    run = simulate_quietly(*words)
+    last = run.rounds.iloc[-1]
+    assert last["r2"] > 0.9
+    assert last["mse"] == pytest.approx(last["loss"], rel=1e-5)
+    assert 0 < last["median_error"] < 1
+    assert run.rounds["accuracy"].isna().all()
+    raw = frame[["a", "b", "c"]].to_numpy(np.float32)
+    predicted = run.predict(raw, cluster=int(run.clients["cluster"].iloc[-1]))
+    assert np.corrcoef(predicted, frame["y"])[0, 1] > 0.9
+
+
+def test_methods_that_need_classes_refuse_a_regression(simulate_quietly: Callable[..., Run], tmp_path: Path) -> None:
+    from rayfl.errors import InputError
+
+    pd.DataFrame({"a": np.arange(60.0), "y": np.arange(60.0)}).to_parquet(tmp_path / "t.parquet")
+    words = ["data.source=parquet", f"data.path={tmp_path}/t.parquet", "data.label=y", "task=regression"]
+    words += ["partition.kind=iid", "partition.clients=3", "model.name=mlp", "federation=serial"]
+    with pytest.raises(InputError, match=r"method\.name=fedtsdp compares class probabilities"):
+        simulate_quietly(*words, "method.name=fedtsdp")
 
 
 # -- fed.map ---------------------------------------------------------------------------------------------------------

@@ -96,6 +96,7 @@ class FedTSDP(Method):
 
     paper = "FedTSDP"
     needs_public = True
+    needs_classes = True
     Options = FedTSDPOptions
     options: FedTSDPOptions
     state: FedTSDPState

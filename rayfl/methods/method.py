@@ -28,6 +28,9 @@ class Method(ABC):
     #: Whether the server needs public samples: partition.public then is not none (`self.fed.public`).
     needs_public: ClassVar[bool] = False
 
+    #: Whether it needs what only classes have, such as probabilities: then `task` must be a classification.
+    needs_classes: ClassVar[bool] = False
+
     state: Any
 
     def __init__(self, options: Any, fed: Federation, seed: int) -> None:

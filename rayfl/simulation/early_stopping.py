@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError
 from rayfl.config import describe_errors
 from rayfl.config.section import MOST, Section
 from rayfl.errors import CallbackError, InputError, closest
-from rayfl.results import ROUNDS
+from rayfl.results import TABLES
 from rayfl.simulation.callbacks import Callback, RunFacts
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class EarlyStopping(Callback):
     """End the run when `metric` has not improved by more than `min_change` in `patience` evaluations in a row.
 
     `metric` is a column of `rounds` or a key of `extras`. `mode` says whether more (`max`) or less (`min`) is better;
-    by default less for a loss and for misclustering, else more. Only rounds that have the metric count.
+    by default less for a loss, an error (mse, mae) and misclustering. Only rounds that have the metric count.
     """
 
     state: Best
@@ -59,7 +59,7 @@ class EarlyStopping(Callback):
         except ValidationError as error:
             raise InputError(*describe_errors(error, "early_stopping", _Options)) from None
         self.metric, self.patience, self.min_change = options.metric, options.patience, options.min_change
-        falls = metric.endswith("loss") or metric == "misclustering"
+        falls = metric.removesuffix("_mean").endswith(("loss", "mse", "mae")) or metric == "misclustering"
         self.mode = options.mode or ("min" if falls else "max")
 
     def check(self, run: RunFacts) -> list[str]:
@@ -89,7 +89,7 @@ class EarlyStopping(Callback):
         """Compare with the best value so far."""
         value, best = record.value(self.metric), self.state
         if value is None:
-            if "accuracy" in record.summary and self.metric not in ROUNDS.names:
+            if {"accuracy", "loss"} & set(record.summary) and self.metric not in TABLES["rounds"].names:
                 self._refuse_unknown(record)
             return None
         if best.metric != self.metric:  # a resumed run may watch another metric

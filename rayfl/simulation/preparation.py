@@ -107,8 +107,13 @@ def prepare(config: Config) -> Prepared:
     config = config.model_copy(update={"local": settled_schedule(config.local, config.rounds)})
     check_schedule(config.local)
     optimiser_of(config.local)
+    if task.targets == "number" and find_method(config.method.name).needs_classes:
+        raise InputError(
+            f"method.name={config.method.name} compares class probabilities, and task={config.task} has none: use"
+            " another method, or task=classification"
+        )
     _check_state_folder(config)
-    dataset = load_dataset(config.data, config.seed, config.partition.owner_column)
+    dataset = load_dataset(config.data, config.seed, config.partition.owner_column, task.targets)
     config = settle_splits(config, dataset)
     if config.local.augment and dataset.kind != "image":
         raise InputError(

@@ -3,7 +3,7 @@
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
-from rayfl.client.task import Classification
+from rayfl import Classification
 
 
 def auroc(outputs, labels):

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rayfl import Method
 from rayfl.federation import Linear, Own, Proximal, everyone
-from rayfl.methods.method import Method
 from rayfl.methods.options import MethodOptions
 
 

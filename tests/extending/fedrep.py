@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from rayfl import Method
 from rayfl.federation import Models, Overlay
-from rayfl.methods.method import Method
 
 
 class FedRep(Method):

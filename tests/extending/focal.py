@@ -1,6 +1,6 @@
 """A focal loss: samples that are predicted well already count less."""
 
-from rayfl.client.task import Classification
+from rayfl import Classification
 
 
 class Focal(Classification):
