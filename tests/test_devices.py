@@ -101,7 +101,7 @@ def test_every_kind_of_layer_follows_to_another_device(
 
 def test_a_forgotten_transfer_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the tests above would say nothing."""
-    monkeypatch.setattr(Worker, "_samples", lambda self, client, indices: self.dataset.batch(indices))
+    monkeypatch.setattr(Worker, "samples", lambda self, client, indices: self.dataset.batch(indices))
     with pytest.raises(Exception, match="two devices"):
         list(rounds_elsewhere("method.name=fedavg", "training=loop"))
 

@@ -290,6 +290,11 @@ def refuse_changes(then: Config, now: Config) -> None:
     """Refuse to go on with a config that would have given other numbers from the start."""
     before, after = (_fixed_keys(config.model_dump(mode="json", exclude_none=True)) for config in (then, now))
     differing = [key for key in sorted(before.keys() | after.keys()) if before.get(key) != after.get(key)]
+    # Another method, source or kind has other options: one line says it all.
+    for name in ("method.name", "data.source", "partition.kind"):
+        if name in differing:
+            section = name.partition(".")[0]
+            differing = [key for key in differing if key == name or not key.startswith(f"{section}.")]
     if differing:
         raise InputError(
             *[

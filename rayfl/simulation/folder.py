@@ -43,7 +43,8 @@ def new_folder(config: Config) -> Iterator[Storage]:
 def _names(config: Config) -> Iterator[str]:
     """Yield names for a run without one, until one is free: runs may start in the same second."""
     method = config.method.name.rpartition(":")[2]
-    stem = f"{config.data.source}-{method}-seed{config.seed}-{datetime.now():%Y%m%d-%H%M%S}"
+    source = config.data.source.rpartition(":")[2]
+    stem = f"{source}-{method}-seed{config.seed}-{datetime.now():%Y%m%d-%H%M%S}"
     if "://" not in Storage(config.output.dir).path:
         yield stem
         yield from (f"{stem}-{number}" for number in range(2, 1000))
