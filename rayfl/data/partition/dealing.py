@@ -82,7 +82,7 @@ class Deal:
             rows = np.flatnonzero(deficit)
             open_pools = self.spare > 0
             weights = self.weights[rows] * open_pools
-            # Whoever wants only what is gone gets what there is.
+            # Clients that want only what is gone get what there is.
             lost = ~weights.any(axis=1)
             if lost.any():
                 allowed = self.wish.allowed
@@ -131,7 +131,7 @@ class Deal:
                 movable[a] = self.counts[:, a] @ may
 
     def _failure(self, got: np.ndarray, floors: np.ndarray) -> InputError:
-        assert self.wish.allowed is not None  # whoever may have anything is always served
+        assert self.wish.allowed is not None  # clients that may have anything are always served
         client = int(np.argmax(got < floors))
         classes = np.flatnonzero(self.wish.allowed[client])
         rivals = int(self.wish.allowed[:, classes].any(axis=1).sum())

@@ -83,7 +83,7 @@ def _inputs(x: np.ndarray, where: str, channels_first: bool) -> tuple[np.ndarray
             f"{where} has shape {x.shape}: it must be (samples, features), or images (N, H, W), (N, H, W, C) or"
             " (N, C, H, W)"
         )
-    with np.errstate(over="ignore"):  # what float32 cannot hold is told below
+    with np.errstate(over="ignore"):  # what float32 cannot hold is refused below
         numbers = x if x.dtype == np.uint8 and x.ndim > 2 else x.astype(np.float32)
     if not np.isfinite(numbers).all():
         rows = np.flatnonzero(~np.isfinite(numbers).reshape(len(numbers), -1).all(axis=1))

@@ -96,7 +96,7 @@ def _checked_numbers(labels: np.ndarray, where: str) -> np.ndarray:
         raise InputError(
             f"{where}: the label {shown(str(first))} is not a number: a task that predicts numbers needs some"
         )
-    with np.errstate(over="ignore"):  # what float32 cannot hold is told below
+    with np.errstate(over="ignore"):  # what float32 cannot hold is refused below
         numbers = labels.astype(np.float32)
     if not np.isfinite(numbers).all():
         rows = np.flatnonzero(~np.isfinite(numbers))

@@ -91,7 +91,7 @@ def _features(table: Any, meta: set[str], columns: Columns, where: str) -> np.nd
                 " that it names the clients"
             )
     parts = [_column(table.column(name), name, name in named, f"{where}: column '{name}'") for name in lists or numbers]
-    with np.errstate(over="ignore"):  # what float32 cannot hold is told below
+    with np.errstate(over="ignore"):  # what float32 cannot hold is refused below
         inputs = np.concatenate(parts, axis=1).astype(np.float32)
     if not np.isfinite(inputs).all():
         rows = np.flatnonzero(~np.isfinite(inputs).all(axis=1))
