@@ -57,7 +57,7 @@ class Snapshot:
 
 def _is_part(layout: Layout, part: Part) -> bool:
     try:
-        layout.part(part)
+        layout.tensors_in(part)
     except ValueError:
         return False
     return True
