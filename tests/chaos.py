@@ -37,7 +37,7 @@ METHODS = {
     "fedtsdp": ["method.name=fedtsdp"],
 }
 WORK = ["rounds=14", "local.steps=30", "local.lr=0.02", "participation.fraction=0.6"]
-LOST_AFTER = 5  # seconds
+LOST_AFTER = 10  # seconds; less is taken for a loss on a machine that is busy with other tests
 
 
 @dataclass

@@ -96,12 +96,12 @@ def test_a_server_actor_that_hangs_counts_as_lost_after_a_while(
     ray_session: None, tmp_path: Path, reference: Run
 ) -> None:
     screen = Listener(3, lambda: kill(actors("ServerActor")[0], signal.SIGSTOP))
-    words = [*SMALL, f"output.dir={tmp_path}", "ray.actors=2", "output.checkpoint_every=1", "ray.lost_after=4"]
+    words = [*SMALL, f"output.dir={tmp_path}", "ray.actors=2", "output.checkpoint_every=1", "ray.lost_after=10"]
     begin = time.monotonic()
     run = simulate(load_config(None, words), screen)
     assert time.monotonic() - begin < 90
     assert_same(reference, run)
-    assert "did not answer for ray.lost_after=4 s" in screen.warnings[0]
+    assert "did not answer for ray.lost_after=10 s" in screen.warnings[0]
 
 
 # -- the driver ----------------------------------------------------------------------------------------------------

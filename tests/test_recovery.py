@@ -120,13 +120,13 @@ def test_an_actor_that_hangs_counts_as_lost_after_a_while(
     ray_session: None, tmp_path: Path, undisturbed: Callable[[list[str]], Run]
 ) -> None:
     screen = Saboteur({3: lambda: kill(actors("ClientActor")[0], signal.SIGSTOP)})
-    words = [*FEDAC, f"output.dir={tmp_path}", "ray.actors=2", "output.checkpoint_every=1", "ray.lost_after=4"]
+    words = [*FEDAC, f"output.dir={tmp_path}", "ray.actors=2", "output.checkpoint_every=1", "ray.lost_after=10"]
     begin = time.monotonic()
     run = simulate(load_config(None, words), screen)
     assert time.monotonic() - begin < 90
     assert_same(undisturbed(FEDAC), run)
     assert len(recoveries(run)) == 1
-    assert "did not answer for ray.lost_after=4 s" in screen.warnings[0]
+    assert "did not answer for ray.lost_after=10 s" in screen.warnings[0]
 
 
 def test_a_round_that_kills_its_actors_every_time_ends_the_run_and_can_be_resumed(
