@@ -79,7 +79,8 @@ def stopping(grace: float = GRACE, *, last: bool = False) -> Iterator[Stop]:
 
     If the caller does not act on them within `grace` seconds, or if a second SIGINT comes, Stopped is raised where the
     process stands. Further ones are ignored while it tidies up; with `last`, until the process ends, also after a run
-    that came to its end: its exit code says so. Inside another `stopping`, that one's stop is used. Outside the main thread signals are somebody else's: nothing is changed.
+    that came to its end: its exit code says so. Inside another `stopping`, that one's stop is used. Outside the main
+    thread signals are somebody else's: nothing is changed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield Stop()
