@@ -1,6 +1,7 @@
-"""The commands: `rayfl run | resume | partition | methods | doctor`. Errors that a user can mend are one line each."""
+"""The commands: `rayfl run | resume | partition | methods | config | doctor`. Errors that a user can fix are one line."""
 
 import importlib.metadata
+import os
 import platform
 import sys
 from collections.abc import Iterator
@@ -41,6 +42,8 @@ def main() -> None:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @app.command()
@@ -155,6 +158,24 @@ def methods() -> None:
         for key, field in options.model_fields.items():
             console.print(f"    method.{name}.{key}={field.default}", f" {field.description}", markup=False)
     console.print("[bold]con_cks[/bold]  cks on the backbone and con on the head (thesis ch. 6)")
+
+
+@app.command()
+def config(
+    schema: Annotated[bool, typer.Option("--schema", help="as a JSON schema, for editors")] = False,
+) -> None:
+    """Print every key of a config with its default and its meaning; a method's own options are in `rayfl methods`."""
+    import json
+
+    from rayfl.config.listing import listed
+
+    if schema:
+        print(json.dumps(Config.model_json_schema(), indent=2))
+        return
+    for key in listed():
+        only = f" ({', '.join(key.only)})" if key.only else ""
+        default = "" if key.default is None else key.default
+        print(f"{key.name}={default}{only}  {key.meaning}")
 
 
 @app.command()

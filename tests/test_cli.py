@@ -418,3 +418,24 @@ def test_doctor_says_what_fits_and_warns_of_fractions_that_waste(
     assert "ray.actors_per_gpu=3" in out
     assert "memory: about 1.6 GB per GPU, 3 x (0.5 GB for CUDA and " in out
     assert rayfl_typed("doctor", "ray.actors=50")[0] == 2
+
+
+def test_config_lists_every_key_with_its_meaning(rayfl_typed: Callable[..., Typed]) -> None:
+    code, out, _ = rayfl_typed("config")
+    assert code == 0
+    lines = out.splitlines()
+    by_key = {line.partition("=")[0]: line for line in lines}
+    assert len(by_key) == len(lines)
+    for key in ("seed", "rounds", "task", "data.source", "partition.kind", "partition.alpha", "local.lr", "ray.actors"):
+        assert key in by_key
+    assert by_key["partition.alpha"].startswith("partition.alpha=0.1 (dirichlet)  ")
+    assert [key for key, line in by_key.items() if not line.partition("  ")[2].strip()] == []
+
+
+def test_config_gives_a_json_schema(rayfl_typed: Callable[..., Typed]) -> None:
+    import json
+
+    code, out, _ = rayfl_typed("config", "--schema")
+    assert code == 0
+    schema = json.loads(out)
+    assert {"data", "partition", "local", "method"} <= set(schema["properties"])

@@ -21,7 +21,7 @@ class RayConfig(Section):
         description="a Ray cluster; default: the Ray of this process, else $RAY_ADDRESS, else a local one",
     )
     actors: int | None = Field(None, ge=1, le=MOST, description="number of client actors; default: as many as fit")
-    cpus_per_actor: float = Field(1.0, ge=0, le=MOST)
+    cpus_per_actor: float = Field(1.0, ge=0, le=MOST, description="CPUs that each client actor takes")
     gpus_per_actor: float | None = Field(None, ge=0, le=MOST, description="share of a GPU per actor; use 1/k")
     actors_per_gpu: int | None = Field(
         None, ge=1, le=10_000, description="the same as gpus_per_actor = 1/actors_per_gpu"

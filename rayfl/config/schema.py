@@ -38,7 +38,7 @@ class Config(Section):
     ray: RayConfig = RayConfig()
     state: StateConfig = StateConfig()
     output: OutputConfig = OutputConfig()
-    federation: Literal["ray", "serial"] = "ray"
+    federation: Literal["ray", "serial"] = Field("ray", description="ray: client actors; serial: all in this process")
     training: Training = Field(
         "auto",
         description="one client after the other, or several at once; auto: by network, batch size, device and CPU",

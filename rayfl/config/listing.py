@@ -1,0 +1,64 @@
+"""Every key of the config with its default and its meaning, for `rayfl config`, and as a JSON schema for editors."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from rayfl.config.schema import Config
+from rayfl.config.union import members, union_key
+
+
+@dataclass(frozen=True)
+class Key:
+    """A dotted key."""
+
+    name: str
+    default: Any
+    meaning: str
+    only: tuple[str, ...] = ()  # the kinds or sources that read it; nothing: all
+
+
+def listed(section: type[BaseModel] = Config, prefix: str = "") -> Iterator[Key]:
+    """Yield all keys in their order, those of sections inside too; a method's own options are with the methods."""
+    for name, field in section.model_fields.items():
+        key = f"{prefix}{name}"
+        if several := members(field.annotation):
+            yield from _of_several(several, union_key(field.annotation), f"{key}.")
+        elif inner := _section(field.annotation):
+            yield from listed(inner, f"{key}.")
+        else:
+            yield Key(key, _default(field), field.description or "")
+
+
+def _of_several(several: dict[str, type[BaseModel]], choice: str, prefix: str) -> Iterator[Key]:
+    """Yield the keys of a section that is one of several, each once."""
+    found: dict[str, Key] = {}
+    readers: dict[str, list[str]] = {}
+    for kind, section in several.items():
+        for name, field in section.model_fields.items():
+            readers.setdefault(name, []).append(kind)
+            known = found.get(name)
+            if known is None or (not known.meaning and field.description):
+                found[name] = Key(f"{prefix}{name}", _default(field), field.description or "")
+    for name, key in found.items():
+        if name == choice:
+            default = next(iter(several.values())).model_fields[choice].default
+            yield Key(key.name, default, f"one of {', '.join(several)}")
+        else:
+            only = () if len(readers[name]) == len(several) else tuple(readers[name])
+            yield Key(key.name, key.default, key.meaning, only)
+
+
+def _default(field: FieldInfo) -> Any:
+    if field.default_factory is not None:
+        return field.get_default(call_default_factory=True, validated_data={})
+    return None if field.default is PydanticUndefined else field.default
+
+
+def _section(annotation: Any) -> type[BaseModel] | None:
+    kinds = [annotation, *get_args(annotation)]
+    return next((k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)), None)
