@@ -1,4 +1,4 @@
-"""The commands: `rayfl run | resume | partition | methods | config | doctor`. Errors that a user can fix are one line."""
+"""The commands: `rayfl run | resume | partition | methods | config | doctor`. What a user can fix is told in one line."""
 
 import importlib.metadata
 import os
