@@ -1,4 +1,4 @@
-"""The commands: `rayfl run | resume | partition | methods | config | doctor`. What a user can fix is told in one line."""
+"""The commands: `rayfl run | resume | partition | methods | config | doctor`. Errors of a user are one line each."""
 
 import importlib.metadata
 import os
