@@ -132,9 +132,7 @@ def test_a_focal_loss_is_what_clients_are_trained_with(simulate_quietly: Callabl
 
 
 @pytest.mark.parametrize("training", ["loop", "vectorised"])
-def test_a_regression_on_tabular_data_learns(
-    training: str, simulate_quietly: Callable[..., Run], tmp_path: Path
-) -> None:
+def test_a_regression_on_tabular_data_learns(training: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(600, 3))
     who = np.arange(600) % 6
@@ -154,7 +152,11 @@ def test_a_regression_on_tabular_data_learns(
         "method.clusters=2",
     ]
     words += ["federation=serial", "rounds=8", "local.steps=20", "local.lr=0.05", f"training={training}"]
-    run = simulate_quietly(*words)
+    screen = Screen()
+    run = simulate(load_config(None, [f"output.dir={tmp_path}/runs", *words]), screen)
+    shown = capsys.readouterr()
+    assert "round 8/8  mse " in shown.err and "accuracy" not in shown.err + shown.out
+    assert "mse, weighted by test size" in shown.out
     last = run.rounds.iloc[-1]
     assert last["r2"] > 0.9
     assert last["mse"] == pytest.approx(last["loss"], rel=1e-5)

@@ -296,13 +296,16 @@ def test_measures_of_a_regression_by_hand() -> None:
     assert Regression().combined(stacked, "probabilities").tolist() == [[2.5]]
 
 
-def test_a_metric_cannot_have_the_name_of_another_column(own_code: Callable[[str, str], None]) -> None:
+def test_a_task_needs_a_loss_and_metrics_with_names_of_their_own(own_code: Callable[[str, str], None]) -> None:
     own_code("wrong", FOCAL.replace('"confidence"', '"n_test"'))
     with pytest.raises(InputError, match=r"no metric can be called 'n_test'"):
         find_task("wrong:Focal")
     own_code("empty", "from rayfl.client.task import Task\n\nclass Empty(Task):\n    pass\n")
-    with pytest.raises(InputError, match=r"task=empty:Empty has no metrics"):
+    with pytest.raises(InputError, match=r"task=empty:Empty has no loss"):
         find_task("empty:Empty")
+    own_code("bare", "from rayfl.client.task import Regression\n\nclass Bare(Regression):\n    metrics = {}\n")
+    with pytest.raises(InputError, match=r"task=bare:Bare has no metrics"):
+        find_task("bare:Bare")
     assert isinstance(find_task("classification"), Classification)
 
 

@@ -12,7 +12,7 @@ class Augmentation:
     def __init__(
         self, kinds: Collection[str], padding: int, rng: np.random.Generator, samples: int, fill: np.ndarray
     ) -> None:
-        """Draw for so many samples; `fill` (channels,) is what lies beyond the edge, black as networks see it."""
+        """Draw for this number of samples; `fill` (channels,) is the colour beyond the edge: black, normalised."""
         self._padding = padding
         self._fill = torch.from_numpy(np.asarray(fill, np.float32))
         # Both are always drawn, so that one does not depend on the other.

@@ -64,7 +64,7 @@ class Each:
 
 @dataclass(frozen=True)
 class Sent:
-    """Anything that clients need, of so many bytes; some may have got it in an earlier round, `new` of them not yet."""
+    """Anything that clients need. `bytes` is its size; `new` clients receive it now, the others have it already."""
 
     value: Any
     bytes: int

@@ -148,6 +148,8 @@ def find_task(name: str) -> Task:
             f"task={name}: no metric can be called {', '.join(map(shown, wrong))}: use letters, digits and '_', and no"
             " name of another column of the tables"
         )
+    if kind.loss is Task.loss:
+        raise InputError(f"task={name} has no loss: write its method loss(outputs, labels), one number per sample")
     if not kind.metrics:
         raise InputError(f"task={name} has no metrics: give it at least one, such as metrics = {{'mse': mse}}")
     return kind()

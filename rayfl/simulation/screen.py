@@ -31,7 +31,7 @@ class Screen:
         self._task = TaskID(0)
         self._rounds = self._done = 0
         self._begin = time.monotonic()
-        self._accuracy = float("nan")
+        self._shown = "accuracy nan"
 
     def say(self, text: str) -> None:
         """Show a line."""
@@ -65,8 +65,10 @@ class Screen:
     def show_round(self, record: RoundRecord) -> None:
         """Show what a round gave."""
         rounds, number = record.summary, record.number
-        self._accuracy = rounds.get("accuracy", self._accuracy)
-        status = f"accuracy {self._accuracy:.3f}"
+        metric = next((name for name in rounds if f"{name}_mean" in rounds), None)
+        if metric is not None:  # the round was evaluated
+            self._shown = f"{metric} {rounds[metric]:.3f}"
+        status = self._shown
         if record.clusters is not None:
             sizes = np.sort(record.clusters["size"])[::-1]
             shown = ",".join(map(str, sizes[:8])) + (",..." if len(sizes) > 8 else "")
@@ -91,10 +93,14 @@ class Screen:
         table = Table(title=f"{last['method']}, seed {last['seed']}, after {last['round']} rounds", show_header=False)
         table.add_column(justify="left")
         table.add_column(justify="right")
+        measured = {}
+        for metric in rounds.columns:
+            if f"{metric}_mean" in rounds.columns and last[metric] == last[metric]:  # a task need not have all of them
+                measured[f"{metric.replace('macro_f1', 'macro-F1')}, weighted by test size"] = f"{last[metric]:.4f}"
+                if metric == "accuracy":
+                    measured["accuracy, mean over clients"] = f"{last['accuracy_mean']:.4f}"
         for name, value in {
-            "accuracy, weighted by test size": f"{last['accuracy']:.4f}",
-            "accuracy, mean over clients": f"{last['accuracy_mean']:.4f}",
-            "macro-F1, weighted by test size": f"{last['macro_f1']:.4f}",
+            **measured,
             "clusters": _number(last["clusters"], "d"),
             "adjusted Rand index against the planted clusters": _number(last["ari"], ".3f"),
             "seconds per round, median": f"{rounds['seconds_total'].median():.2f}",
