@@ -22,6 +22,7 @@ __all__ = [
     "Task",
     "__version__",
     "load",
+    "load_all",
     "resume",
     "run",
 ]
@@ -74,6 +75,13 @@ def load(path: "str | Path") -> "Run":
     from rayfl.results import load as load_run
 
     return load_run(path)
+
+
+def load_all(path: "str | Path") -> "list[Run]":
+    """Read every run below a folder, up to four folders deep, finished or not; a run's own folder is that run alone."""
+    from rayfl.results import load_all as load_runs
+
+    return load_runs(path)
 
 
 def _split(callbacks: Any) -> tuple[list[Any], dict[str, Any]]:
