@@ -104,9 +104,9 @@ def partition(
         check_partition_file(output)
     with exits_told():
         targets = find_task(config.task).targets
-        dataset = load_dataset(config.data, config.seed, config.partition.owner_column, targets)
+        dataset = load_dataset(config.data, config.partition_seed, config.partition.owner_column, targets)
         config = settle_splits(config, dataset)
-        made = make_partition(config.partition, dataset, config.seed)
+        made = make_partition(config.partition, dataset, config.partition_seed)
     counts = made.label_counts(dataset, "all")
     classes = dataset.targets == "class"
     shown = min(made.clients, 40)

@@ -94,6 +94,7 @@ class Simulation:
             resume_after=self._checkpoints.round if self._resumed else None,
             config=note,
             metrics=self._prepared.facts.metrics,
+            notes=self._prepared.fingerprints.note(),
         ) as self._writer:
             yield
 
