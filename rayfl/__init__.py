@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 from rayfl.version import __version__
 
 if TYPE_CHECKING:
+    import pandas as pd
+
+    from rayfl.analysis.measures import At
     from rayfl.client.task import Classification, Regression, Task
     from rayfl.config import Config
     from rayfl.methods.method import Method
@@ -21,6 +24,7 @@ __all__ = [
     "Regression",
     "Task",
     "__version__",
+    "compare",
     "load",
     "load_all",
     "resume",
@@ -82,6 +86,30 @@ def load_all(path: "str | Path") -> "list[Run]":
     from rayfl.results import load_all as load_runs
 
     return load_runs(path)
+
+
+def compare(
+    runs: "str | Path | Run | Sequence[str | Path | Run]",
+    *,
+    metric: str = "accuracy",
+    at: "At" = "last",
+    baseline: str | None = None,
+    target: float | None = None,
+    partial: bool = False,
+) -> "pd.DataFrame":
+    """Compare methods over settings and seeds: a row per setting and method. `runs` are runs, or folders of them.
+
+    A run is judged by `metric` in its last evaluated round (`at="last"`), as a mean of the last three (`last3`), or in
+    the round with the best validation value (`best-validation`). Differences are to the method `baseline` (default:
+    fedavg, if it is there), over runs with the same seed, data, partition and initial model. With `target`, there are
+    the rounds, MB and seconds until the metric reaches it. `partial` takes runs that have not finished, too.
+    `frame.attrs["notes"]` says what was left out or cannot be told.
+    """
+    from rayfl.analysis.comparison import compare_runs
+    from rayfl.comparing import gather
+
+    found = gather(runs)
+    return compare_runs(found, metric=metric, at=at, baseline=baseline, target=target, partial=partial).summary
 
 
 def _split(callbacks: Any) -> tuple[list[Any], dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The commands: `rayfl run | resume | partition | methods | config | doctor`. Errors of a user are one line each."""
+"""The commands: `rayfl run | resume | partition | methods | config | compare | doctor`. Errors are one line each."""
 
 import importlib.metadata
 import os
@@ -198,6 +198,26 @@ def doctor(arguments: Arguments = None) -> None:
     for warning in warnings:
         console.print(f"warning: {warning}", style="yellow")
     console.print("nothing would go wrong" if not warnings else "it would run")
+
+
+@app.command()
+def compare(
+    folders: Annotated[list[str], typer.Argument(metavar="DIR...", show_default=False)],
+    form: Annotated[str | None, typer.Option("--format", help="text, markdown, latex or csv; default: by -o")] = None,
+    metric: Annotated[str, typer.Option(help="a column of rounds, or a key of extras")] = "accuracy",
+    at: Annotated[str, typer.Option(help="last, last3 (mean of three rounds) or best-validation")] = "last",
+    baseline: Annotated[str | None, typer.Option(help="the row to compare with; default: fedavg")] = None,
+    target: Annotated[float | None, typer.Option(help="show the cost to reach this value of the metric")] = None,
+    paper: Annotated[str | None, typer.Option(help="a table of a paper, to show beside ours, such as 'cam 1'")] = None,
+    partial: Annotated[bool, typer.Option("--partial", help="take runs that have not finished, too")] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="write to a file instead")] = None,
+) -> None:
+    """Compare methods over settings and seeds, from the folders of their runs."""
+    from rayfl.comparing import compare_folders
+
+    compare_folders(
+        folders, form, paper, output, metric=metric, at=at, baseline=baseline, target=target, partial=partial
+    )
 
 
 def _check(config: Config, console: Console) -> int:
