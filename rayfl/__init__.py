@@ -22,6 +22,7 @@ __all__ = [
     "Task",
     "__version__",
     "load",
+    "load_all",
     "resume",
     "run",
     "sweep",
@@ -103,6 +104,13 @@ def sweep(
         messages = [f"{name}: {message}" for name, message in result.failures.items()]
         raise RayflError("\n".join([f"{len(messages)} runs in {result.path} failed:", *messages]))
     return result.runs
+
+
+def load_all(path: "str | Path") -> "list[Run]":
+    """Read every run below a folder, up to four folders deep, finished or not; a run's own folder is that run alone."""
+    from rayfl.results import load_all as load_runs
+
+    return load_runs(path)
 
 
 def _split(callbacks: Any) -> tuple[list[Any], dict[str, Any]]:

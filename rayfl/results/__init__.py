@@ -4,7 +4,7 @@ Knows files and tables only. What the numbers mean is in `rayfl.client` and `ray
 through `Storage` too, but what is in them is the engine's business.
 """
 
-from rayfl.results.reader import Run, load, load_begun
+from rayfl.results.reader import Run, load, load_all, load_begun
 from rayfl.results.schema import TABLES
 from rayfl.results.stopped import StoppedEarly, read_stopped, write_stopped
 from rayfl.results.storage import Storage
@@ -19,6 +19,7 @@ __all__ = [
     "TableWriter",
     "check_tables",
     "load",
+    "load_all",
     "load_begun",
     "read_stopped",
     "run_name",

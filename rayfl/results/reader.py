@@ -4,9 +4,10 @@ Nothing is computed here beyond sorting; comparisons, figures and metrics are in
 """
 
 import json
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from rayfl.results.saved_models import SavedModel, SavedModels  # torch, which takes seconds
 
 _CONFIG = "config.yaml"
+T = TypeVar("T")
 
 
 class Run:
@@ -164,12 +166,53 @@ def load_begun(path: str | Path) -> Run:
     return _open(path, [_CONFIG])
 
 
+#: How many folders deep `load_all` looks: a study, its sweeps, their runs, and one to spare.
+DEPTH = 4
+
+
+def load_all(path: str | Path | Storage) -> list[Run]:
+    """Open every run below a folder, by name, up to four folders deep; a run's own folder is that run alone.
+
+    A run that was killed before its first round is there too, without rows. Links are not followed.
+    """
+    storage = path if isinstance(path, Storage) else Storage(path)
+    if not _attempt(storage.path, lambda: storage.exists("")):
+        raise InputError(f"{storage.path} does not exist: give a run folder, or a folder that holds runs")
+    return _attempt(storage.path, lambda: list(_runs_below(storage, DEPTH)))
+
+
+def _runs_below(storage: Storage, depth: int) -> Iterator[Run]:
+    if _is_run(storage):
+        yield Run(storage)
+    elif depth:
+        for name in storage.folders():
+            yield from _runs_below(storage.folder(name), depth - 1)
+
+
+def _is_run(storage: Storage) -> bool:
+    """Whether the folder is a run's: a user's own config.yaml beside some runs does not make it one."""
+    if not storage.exists(_CONFIG):
+        return False
+    return all(map(storage.exists, TABLES)) or storage.read(_CONFIG).startswith(b"# rayfl ")
+
+
 def _open(path: str | Path | Storage, needed: list[str]) -> Run:
     storage = path if isinstance(path, Storage) else Storage(path)
     path = storage.path if isinstance(path, Storage) else path
+    found = _attempt(path, lambda: storage.exists(""))
+    missing = _attempt(path, lambda: [name for name in needed if not storage.exists(name)])
+    if not found:
+        raise InputError(f"{path} is not a run folder: it does not exist")
+    if missing:
+        inside = [name for name in storage.list() if storage.exists(f"{name}/{_CONFIG}")]
+        hint = f"; it holds runs: {', '.join(inside[:5])}{', ...' if len(inside) > 5 else ''}" if inside else ""
+        raise InputError(f"{path} is not a run folder: {', '.join(missing)} missing{hint}")
+    return Run(storage)
+
+
+def _attempt(path: str | Path, action: Callable[[], T]) -> T:
     try:
-        found = storage.exists("")
-        missing = [name for name in needed if not storage.exists(name)]
+        return action()
     except InputError:
         raise
     except Exception as error:  # file systems have errors of their own, and without credentials others again
@@ -178,10 +221,3 @@ def _open(path: str | Path | Storage, needed: list[str]) -> Run:
             f"{path} cannot be read: {reason}; check the path; the secrets of a URI are not saved with a run:"
             " give them again, in the URI or in the environment"
         ) from None
-    if not found:
-        raise InputError(f"{path} is not a run folder: it does not exist")
-    if missing:
-        inside = [name for name in storage.list() if storage.exists(f"{name}/{_CONFIG}")]
-        hint = f"; it holds runs: {', '.join(inside[:5])}{', ...' if len(inside) > 5 else ''}" if inside else ""
-        raise InputError(f"{path} is not a run folder: {', '.join(missing)} missing{hint}")
-    return Run(storage)

@@ -117,6 +117,10 @@ class Storage:
         """Return the sorted names of what is in `folder`, hidden files aside; nothing if it is not there."""
         return sorted(name for name in self._backend.names(folder) if not name.startswith("."))
 
+    def folders(self, folder: str = "") -> list[str]:
+        """Return the sorted names of the folders in `folder`; hidden ones and links are left out."""
+        return sorted(name for name in self._backend.folders(folder) if not name.startswith("."))
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes from writing to this folder while inside; a killed one holds nothing back.
@@ -181,6 +185,9 @@ class _Backend(ABC):
 
     @abstractmethod
     def names(self, folder: str) -> list[str]: ...
+
+    @abstractmethod
+    def folders(self, folder: str) -> list[str]: ...
 
     @contextmanager
     def locked(self) -> Iterator[bool]:
@@ -261,6 +268,13 @@ class _Local(_Backend):
             with self._opened(folder) as where:
                 return [entry.name for entry in os.scandir(where)]
         except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def folders(self, folder: str) -> list[str]:
+        try:
+            with self._opened(folder) as where:
+                return [entry.name for entry in os.scandir(where) if entry.is_dir(follow_symlinks=False)]
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
             return []
 
     @contextmanager
@@ -401,6 +415,10 @@ class _Remote(_Backend):
     def names(self, folder: str) -> list[str]:
         selector = fs.FileSelector(self._at(folder), allow_not_found=True)
         return [info.base_name for info in self._fs.get_file_info(selector)]
+
+    def folders(self, folder: str) -> list[str]:
+        selector = fs.FileSelector(self._at(folder), allow_not_found=True)
+        return [info.base_name for info in self._fs.get_file_info(selector) if info.type == fs.FileType.Directory]
 
     def _at(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}".rstrip("/")
