@@ -29,6 +29,7 @@ __all__ = [
     "load_all",
     "resume",
     "run",
+    "sweep",
 ]
 
 
@@ -46,6 +47,9 @@ def run(
     `callbacks` are objects, or names and mappings as in a config. With `quiet`, nothing is shown.
     `data` may also be Python objects: arrays `(x, y)`, a DataFrame, a torch Dataset, or `rayfl.data.sources.Data`;
     `partition` may be a `rayfl.data.PartitionKind`.
+
+    A local Ray that the first run starts stays, with its actors, for later runs, which then start within two seconds.
+    It ends with this process, or with `ray.shutdown()`.
     """
     from rayfl.config import load_config
     from rayfl.data.given import given_objects
@@ -54,7 +58,7 @@ def run(
 
     objects, named = _split(callbacks)
     with given_objects(overrides) as keys:
-        return simulate(load_config(config, {**keys, **named}), Screen(quiet), objects)
+        return simulate(load_config(config, {**keys, **named}), Screen(quiet), objects, keep=True)
 
 
 def resume(
@@ -71,7 +75,7 @@ def resume(
 
     objects, named = _split(callbacks)
     with given_objects(overrides) as keys:
-        return go_on(path, {**keys, **named}, Screen(quiet), objects)
+        return go_on(path, {**keys, **named}, Screen(quiet), objects, keep=True)
 
 
 def load(path: "str | Path") -> "Run":
@@ -79,6 +83,31 @@ def load(path: "str | Path") -> "Run":
     from rayfl.results import load as load_run
 
     return load_run(path)
+
+
+def sweep(
+    config: "str | Path | Mapping[str, Any] | Config | None" = None,
+    grid: "Mapping[str, Any] | None" = None,
+    *,
+    jobs: int | None = None,
+    retry: bool = False,
+    quiet: bool = False,
+    **overrides: Any,
+) -> "list[Run]":
+    """Carry out a grid of runs, side by side, and return those that are complete.
+
+    `config` is as in `run`, and may have a `sweep` section; `grid` has more axes: dotted keys with lists of values
+    (`{"method.name": ["fedavg", "fedac"], "seed": range(5)}`). What is complete already is not run again. If runs fail,
+    the others are carried out all the same, and a RayflError then says why they failed.
+    """
+    from rayfl.errors import RayflError
+    from rayfl.sweeping.sweep import sweep as carry_out
+
+    result = carry_out(config, {**overrides, **(grid or {})}, jobs=jobs, retry=retry, quiet=quiet)
+    if result.failures:
+        messages = [f"{name}: {message}" for name, message in result.failures.items()]
+        raise RayflError("\n".join([f"{len(messages)} runs in {result.path} failed:", *messages]))
+    return result.runs
 
 
 def load_all(path: "str | Path") -> "list[Run]":

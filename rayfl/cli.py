@@ -1,4 +1,4 @@
-"""The commands: `rayfl run | resume | partition | methods | config | compare | doctor`. Errors are one line each."""
+"""The commands, such as `rayfl run` and `rayfl sweep`. Errors of a user are one line each."""
 
 import importlib.metadata
 import os
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -67,6 +67,30 @@ def resume(
         from rayfl.simulation.screen import Screen
 
         go_on(path, overrides or [], Screen())
+
+
+@app.command()
+def sweep(
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[SWEEP.yaml] [key=a,b,c seed=0..4 ...]", show_default=False)
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(help="runs at a time; default: as many as there is room for")] = None,
+    retry: Annotated[bool, typer.Option("--retry", help="try runs again that failed before")] = False,
+) -> None:
+    """Carry out a grid of runs, side by side; started again, go on with what is not complete."""
+    with _told_when_stopped():
+        from rayfl.sweeping.sweep import sweep as carry_out
+
+        file, overrides = _file_and_overrides(arguments)
+        result = carry_out(file, overrides, jobs=jobs, retry=retry)
+        print(f"{len(result.runs)} runs are complete, {len(result.failures)} failed", file=sys.stderr)
+        for name, message in result.failures.items():
+            print(f"error: {name}: {message}", file=sys.stderr)
+        if result.failures:
+            print("try the failed runs again with --retry", file=sys.stderr)
+        print(result.path)
+        if result.failures:
+            sys.exit(1)
 
 
 @contextmanager
@@ -236,11 +260,12 @@ def _check(config: Config, console: Console) -> int:
 
 
 def _config(arguments: list[str] | None) -> Config:
-    arguments = arguments or []
-    file: Any = None
-    if arguments and "=" not in arguments[0]:
-        file, arguments = arguments[0], arguments[1:]
-    return load_config(file, arguments)
+    return load_config(*_file_and_overrides(arguments))
+
+
+def _file_and_overrides(arguments: list[str] | None) -> tuple[str | None, list[str]]:
+    words = arguments or []
+    return (words[0], words[1:]) if words and "=" not in words[0] else (None, words)
 
 
 if __name__ == "__main__":
