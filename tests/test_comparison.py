@@ -93,7 +93,7 @@ def test_real_runs_with_the_same_seed_are_paired_and_three_seeds_allow_no_test(s
     frame = rayfl.compare(study)
     assert frame.attrs["notes"] == [
         "3 paired seeds cannot support a test at 5 %: the smallest p-value that 3 pairs can give is 0.25; with 6 or"
-        " more, methods that are not significantly worse than the best are marked"
+        " more paired seeds, methods that are not significantly worse than the best are marked"
     ]
     assert not frame["not_worse"].any() and frame["best"].sum() == 1
 

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -16,7 +17,7 @@ from written_runs import START, write_run
 
 import rayfl
 from rayfl import cli
-from rayfl.analysis.comparison import compare_runs
+from rayfl.analysis.comparison import Comparison, compare_runs
 from rayfl.analysis.comparison_tables import render, show
 from rayfl.errors import InputError
 from rayfl.results import load_all
@@ -24,12 +25,13 @@ from rayfl.results import load_all
 AWKWARD = 'own_kind, 50 % & #1 {x} ~a^b \\c <d> $e$ é 雪 "q" |p|'
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Two methods, two settings, six seeds."""
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three methods, two settings, six seeds."""
+    tmp_path = tmp_path_factory.mktemp("written") / "runs"
     for seed in range(6):
         for setting in ("iid", "dirichlet"):
-            for method, value in (("fedavg", 0.5), ("fesem", 0.595), ("ifca", 0.6)):
+            for method, value in (("fedavg", 0.5), ("fesem", 0.599), ("ifca", 0.6)):
                 noise = 0.01 * seed + (0.002 * seed * (-1) ** seed if method == "fesem" else 0)
                 clients = [[value - 0.1, value + 0.1]]
                 write_run(
@@ -44,8 +46,21 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_markdown_has_methods_as_rows_settings_as_columns_and_the_best_in_bold(folder: Path) -> None:
-    lines = render(compare_runs(load_all(folder)), "markdown").splitlines()
+@pytest.fixture(scope="module")
+def comparison(written: Path) -> Comparison:
+    return compare_runs(load_all(written), target=0.6)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three methods, one run of each."""
+    for method in ("fedavg", "fesem", "ifca"):
+        write_run(tmp_path / "runs" / method, method)
+    return tmp_path / "runs"
+
+
+def test_markdown_has_methods_as_rows_settings_as_columns_and_the_best_in_bold(comparison: Comparison) -> None:
+    lines = render(comparison, "markdown").splitlines()
     assert lines[0] == "**accuracy, %, after the last evaluated round; mean ± std over 6 seeds**"
     assert lines[2] == "| method | digits, dirichlet | digits, iid |"
     assert lines[3] == "| :-- | --: | --: |"
@@ -62,23 +77,22 @@ def test_markdown_has_methods_as_rows_settings_as_columns_and_the_best_in_bold(f
     assert lines[-1] == "- †: not significantly worse than the best (paired sign-flip test at 5 %)"
 
 
-def test_text_marks_the_best_without_colours_too_and_wraps_nothing(folder: Path) -> None:
-    text = render(compare_runs(load_all(folder), target=0.6))
-    assert re.search(r"│ ifca\s+│ 62\.50 ± 1\.87 \*", text)
+def test_text_marks_the_best_without_colours_too_and_wraps_nothing(comparison: Comparison) -> None:
+    text = render(comparison)
+    assert re.search(r"│ ifca +│ +62\.50 ± 1\.87 \* │ +62\.50 ± 1\.87 \* │", text)
     assert "cost to reach accuracy, % 60.00; means over the seeds that reach it" in text
     assert "- bold and *: the best of its column" in text
     assert "\x1b" not in text
 
 
-def test_on_a_terminal_the_best_is_bold(folder: Path) -> None:
+def test_on_a_terminal_the_best_is_bold(comparison: Comparison) -> None:
     out = io.StringIO()
-    show(compare_runs(load_all(folder)), None, Console(file=out, force_terminal=True, width=150, highlight=False))
+    show(comparison, None, Console(file=out, force_terminal=True, width=150, highlight=False))
     assert re.search(r"\x1b\[1m62\.50 ± 1\.87 \*", out.getvalue())
 
 
-def test_csv_is_the_whole_frame_in_full_precision(folder: Path) -> None:
-    comparison = compare_runs(load_all(folder), target=0.6)
-    again = pd.read_csv(io.StringIO(render(comparison, "csv")), float_precision="round_trip")
+def test_csv_is_the_whole_frame_in_full_precision(comparison: Comparison) -> None:
+    again = pd.read_csv(io.StringIO(render(comparison, "csv")))
     pd.testing.assert_frame_equal(again, comparison.summary, check_exact=True, check_dtype=False)
 
 
@@ -104,11 +118,9 @@ def test_latex_uses_booktabs_and_escapes(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex (Debian: texlive-latex-recommended)")
-def test_latex_compiles_even_with_awkward_names(folder: Path, tmp_path: Path) -> None:
-    comparison = compare_runs(load_all(folder), target=0.6)
-    comparison.summary.loc[comparison.summary["setting"] == "digits, iid", "setting"] = AWKWARD
-    comparison.summary["method"] = comparison.summary["method"].replace("fesem", AWKWARD)
-    body = render(comparison, "latex")
+def test_latex_compiles_even_with_awkward_names(comparison: Comparison, tmp_path: Path) -> None:
+    awkward = comparison.summary.replace({"digits, iid": AWKWARD, "fesem": AWKWARD})
+    body = render(replace(comparison, summary=awkward), "latex")
     (tmp_path / "paper.tex").write_text(
         "\\documentclass{article}\n\\usepackage{booktabs}\n\\begin{document}\n" + body + "\\end{document}\n"
     )
@@ -142,7 +154,7 @@ def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_the_command_prints_the_tables_and_their_notes(folder: Path, typed: Callable[..., Typed]) -> None:
-    write_run(folder / "odd", "cfl", 0, overrides=["partition.kind=iid"], prints=START._replace(data="other"))
+    write_run(folder / "odd", "cfl", prints=START._replace(data="other"))
     code, out, err = typed(folder, "--baseline", "ifca", "--target", "0.6")
     assert (code, err) == (0, "")
     assert "paired difference to ifca" in out and "cost to reach" in out

@@ -109,8 +109,8 @@ def test_data_of_ones_own_are_found_by_the_name_of_their_file(tmp_path: Path) ->
 
 
 SETTINGS = [
-    ("thesis 3.1", "fashion_mnist", ["partition.kind=classes", "partition.classes=2"], "classes 2"),
-    ("thesis 3.1", "fashion_mnist", ["partition.kind=dirichlet", "partition.alpha=0.1"], "dirichlet 0.1"),
+    ("thesis 3.3", "fashion_mnist", ["partition.kind=classes", "partition.classes=2"], "classes 2"),
+    ("thesis 3.3", "fashion_mnist", ["partition.kind=dirichlet", "partition.alpha=0.1"], "dirichlet 0.1"),
     ("thesis 3.1", "fashion_mnist", ["partition.kind=cluster_classes"], "cluster_classes (3,2)"),
     ("fedac 1", "cifar10", ["partition.kind=classes", "partition.classes=3"], "pathological n=3"),
     ("fedtsdp 3", "cifar10", ["partition.kind=iid"], "CNN, IID"),
@@ -134,7 +134,7 @@ def test_other_alphas_and_other_data_do_not_match(tmp_path: Path) -> None:
         tmp_path / "a", overrides=["data.source=fashion_mnist", "partition.kind=dirichlet", "partition.alpha=0.3"]
     )
     write_run(tmp_path / "b", overrides=["data.source=digits", "partition.kind=dirichlet", "partition.alpha=0.1"])
-    assert matched(tmp_path, "thesis 3.1") == []
+    assert matched(tmp_path, "thesis 3.3") == []
 
 
 def test_another_number_of_clients_is_said(tmp_path: Path) -> None:

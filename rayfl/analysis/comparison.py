@@ -13,7 +13,7 @@ import numpy as np
 
 from rayfl.analysis.comparison_notes import pairing_notes, run_notes, seed_notes, test_notes
 from rayfl.analysis.labels import Labels, label_runs, natural_order
-from rayfl.analysis.measures import At, Measured, check_at, less_is_better, measure, metric_names
+from rayfl.analysis.measures import At, Measured, check_at, has_metric, less_is_better, measure, metric_names
 from rayfl.analysis.statistics import LEVEL, can_tell, paired_difference, summary
 from rayfl.errors import InputError, closest
 
@@ -105,8 +105,10 @@ def pairs(one: Cell, other: Cell) -> list[tuple[Measured, Measured]]:
 
 
 def _check_metric(runs: "Sequence[Run]", metric: str) -> None:
+    if any(has_metric(run, metric) for run in runs):
+        return
     names = list(dict.fromkeys(name for run in runs for name in metric_names(run)))
-    if names and metric not in names:
+    if names:
         raise InputError(f"metric={metric}: no run has it{closest(metric, names)}; there are {', '.join(names)}")
 
 

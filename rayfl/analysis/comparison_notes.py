@@ -52,12 +52,13 @@ def test_notes(pairs: Mapping[str, int]) -> list[str]:
     notes = []
     for n in sorted({n for n in pairs.values() if not can_tell(n)}):
         where = [setting for setting, found in pairs.items() if found == n]
-        what = f"{n} paired seed cannot" if n == 1 else f"{n} paired seeds cannot"
         prefix = "" if len(where) == len(pairs) else f"{'; '.join(where)}: "
-        reason = f": the smallest p-value that {n} pairs can give is {smallest_p(n):g}" if n else ""
+        some = "1 paired seed" if n == 1 else f"{n} paired seeds"
+        reason = f"the smallest p-value that {'1 pair' if n == 1 else f'{n} pairs'} can give is {smallest_p(n):g}"
+        what = f"{some} cannot support a test at 5 %: {reason}" if n else "no runs are paired, so there is no test"
         notes.append(
-            f"{prefix}{what} support a test at 5 %{reason}; with 6 or more, methods that are not significantly worse"
-            " than the best are marked"
+            f"{prefix}{what}; with 6 or more paired seeds, methods that are not significantly worse than the best are"
+            " marked"
         )
     return notes
 

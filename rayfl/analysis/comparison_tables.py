@@ -73,11 +73,13 @@ def show(comparison: Comparison, paper: PaperTable | None, console: Console) -> 
     """Print the comparison to a terminal."""
     tables = tables_of(comparison, paper)
     for table in tables:
-        rich = RichTable(title=escape(table.title), title_justify="left", title_style="bold")
+        rich = RichTable()
         for number, name in enumerate(table.header):
             rich.add_column(escape(name), justify="left" if number < table.names else "right")
         for row in table.rows:
             rich.add_row(*[_rich(cell) for cell in row])
+        # Not the table's own title, which would be wrapped to its width.
+        console.print(table.title, style="bold", markup=False, soft_wrap=True)
         console.print(rich)
     for note in [*_legend(tables, "bold and *"), *all_notes(comparison, paper)]:
         console.print(f"- {note}", markup=False, soft_wrap=True)

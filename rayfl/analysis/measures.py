@@ -51,6 +51,11 @@ def check_at(at: str) -> None:
         raise InputError(f"at={at} is not allowed: use one of {', '.join(get_args(At))}")
 
 
+def has_metric(run: "Run", metric: str) -> bool:
+    """Whether the metric was measured in some round of the run."""
+    return not _by_round(run, metric).empty
+
+
 def metric_names(run: "Run") -> list[str]:
     """Return the metrics that a run has: columns of `rounds` and keys of `extras` that are numbers."""
     import pandas as pd
