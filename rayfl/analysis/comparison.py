@@ -14,7 +14,7 @@ import numpy as np
 from rayfl.analysis.comparison_notes import pairing_notes, run_notes, seed_notes, test_notes
 from rayfl.analysis.labels import Labels, label_runs, natural_order
 from rayfl.analysis.measures import At, Measured, check_at, has_metric, less_is_better, measure, metric_names
-from rayfl.analysis.statistics import LEVEL, can_tell, paired_difference, summary
+from rayfl.analysis.statistics import LEVEL, can_tell, paired_difference, sign_flip_test, summary
 from rayfl.errors import InputError, closest
 
 if TYPE_CHECKING:
@@ -83,8 +83,8 @@ def compare_runs(
     alone = _only_row(cells, "local")
     order = _order(cells, named)
     rows = [_row(cells, setting, method, metric, named, alone, target) for setting, method in order]
+    _mark_best(rows, cells, less_is_better(metric))
     frame = pd.DataFrame(rows)
-    _mark_best(frame, cells, less_is_better(metric))
     notes += seed_notes(cells)
     notes += pairing_notes(cells, named)
     notes += test_notes(
@@ -207,20 +207,18 @@ def _worse_off(both: list[tuple[Measured, Measured]], metric: str) -> float:
     return summary(np.array(shares)).mean
 
 
-def _mark_best(frame: "pd.DataFrame", cells: dict[tuple[str, str], Cell], less: bool) -> None:
+def _mark_best(rows: list[dict[str, Any]], cells: dict[tuple[str, str], Cell], less: bool) -> None:
     """Mark the best of each setting, and those that a test at 5 % does not find worse; too few pairs mark nobody."""
-    for setting, rows in frame.groupby("setting", sort=False):
-        best = rows["mean"].idxmin() if less else rows["mean"].idxmax()
-        frame.loc[best, "best"] = True
-        first = cells[str(setting), frame.loc[best, "method"]]
-        for index in rows.index:
-            if index == best:
+    for setting in dict.fromkeys(row["setting"] for row in rows):
+        here = [row for row in rows if row["setting"] == setting]
+        best = (min if less else max)(here, key=lambda row: row["mean"])
+        best["best"] = True
+        for row in here:
+            if row is best:
                 continue
-            both = pairs(cells[str(setting), frame.loc[index, "method"]], first)
-            p = paired_difference([a.value for a, _ in both], [b.value for _, b in both]).p
-            frame.loc[index, "pairs_best"] = len(both)
-            frame.loc[index, "p_best"] = p
-            frame.loc[index, "not_worse"] = can_tell(len(both)) and p >= LEVEL
+            both = pairs(cells[setting, row["method"]], cells[setting, best["method"]])
+            p = sign_flip_test([a.value - b.value for a, b in both])
+            row |= {"pairs_best": len(both), "p_best": p, "not_worse": can_tell(len(both)) and p >= LEVEL}
 
 
 def _run_table(cells: dict[tuple[str, str], Cell]) -> "pd.DataFrame":

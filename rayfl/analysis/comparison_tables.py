@@ -154,7 +154,7 @@ def _details(comparison: Comparison) -> Table | None:
 def _costs(comparison: Comparison) -> Table | None:
     if comparison.target is None:
         return None
-    columns = {
+    columns: dict[str, tuple[str, Callable[[float], str]]] = {
         "reached": ("seeds that reach it", _short),
         "rounds_to_target": ("rounds", _short),
         "mb_to_target": ("MB", _short),

@@ -81,7 +81,7 @@ def measure(run: "Run", metric: str, at: At, target: float | None = None) -> Mea
 
 def _judged_rounds(run: "Run", metric: str, at: At, values: "pd.Series") -> tuple[int, ...]:
     if at in _LAST:
-        return tuple(int(number) for number in values.index[-_LAST[at] :])
+        return tuple(values.index.to_numpy()[-_LAST[at] :].tolist())
     validation = _by_round(run, f"validation_{metric}")
     validation = validation[validation.index.isin(values.index)]
     if validation.empty:
@@ -89,8 +89,8 @@ def _judged_rounds(run: "Run", metric: str, at: At, values: "pd.Series") -> tupl
             f"at=best-validation: {run.path} has no validation_{metric}; run it again with validation samples, such as"
             " partition.validation=0.1, or use at=last"
         )
-    best = validation.idxmin() if less_is_better(metric) else validation.idxmax()
-    return (int(best),)
+    best = validation.argmin() if less_is_better(metric) else validation.argmax()
+    return (int(validation.index.to_numpy()[best]),)
 
 
 def _by_round(run: "Run", metric: str) -> "pd.Series":
@@ -127,9 +127,10 @@ def _clients(run: "Run", metric: str, rounds: tuple[int, ...], figures: dict[str
 
 def _to_target(run: "Run", values: "pd.Series", reached: Callable[[float], bool]) -> dict[str, float]:
     """Return rounds, MB and seconds up to the first evaluated round that reaches the target; NaN if none does."""
-    first = next((int(number) for number, value in values.items() if reached(value)), None)
-    if first is None:
+    there = values.index.to_numpy()[[reached(value) for value in values.to_numpy()]]
+    if not len(there):
         return {"rounds_to_target": math.nan, "mb_to_target": math.nan, "seconds_to_target": math.nan}
+    first = int(there[0])
     until = run.rounds[run.rounds["round"] <= first]
     return {
         "rounds_to_target": float(first),

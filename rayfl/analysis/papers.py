@@ -83,7 +83,8 @@ def beside_paper(comparison: Comparison, table: str) -> PaperTable:
             f"paper={name} prints no {comparison.metric}: use metric={' or '.join(dict.fromkeys(metrics))}"
         )
     sizes: dict[str, None] = {}
-    for line in wanted.to_dict("records"):
+    lines: list[dict[str, Any]] = wanted.to_dict("records")  # type: ignore[assignment]
+    for line in lines:
         cells = [key for key, cell in comparison.cells.items() if _matches(_config(cell), line)]
         matched |= set(cells)
         if not cells:
