@@ -154,8 +154,11 @@ def test_rows_show_addons_and_the_options_that_differ(tmp_path: Path) -> None:
         ("fedac", ["method.clusters=10", "method.lam=0.1"]),
         ("ifca", ["method.addons=[cam]", "method.cam.warmup=3"]),
         ("ifca", ["method.clusters=4"]),
+        ("fesem", ["method.addons=[cam]", "method.cam.warmup=2"]),
+        ("fesem", ["method.addons=[cam]", "method.cam.warmup=3"]),
     )
-    assert {method for method, _ in found} == {"fedac clusters=4", "fedac clusters=10", "ifca+cam", "ifca"}
+    rows = {"fedac clusters=4", "fedac clusters=10", "ifca+cam", "ifca", "fesem+cam warmup=2", "fesem+cam warmup=3"}
+    assert {method for method, _ in found} == rows
 
 
 def test_columns_show_what_differs_within_a_data_set_and_a_kind(tmp_path: Path) -> None:
@@ -238,12 +241,14 @@ def test_the_note_names_the_keys_that_explain_another_partition(tmp_path: Path) 
     assert row(frame, "fedtsdp")["pairs"] == 0 and math.isnan(row(frame, "fedtsdp")["difference"])
 
 
-def test_runs_without_fingerprints_are_not_paired_and_told(tmp_path: Path) -> None:
+def test_runs_of_before_fingerprints_are_paired_by_their_configs_and_that_is_told(tmp_path: Path) -> None:
     write_run(tmp_path / "a", "fedavg", prints=None)
-    write_run(tmp_path / "b", "ifca")
+    write_run(tmp_path / "b", "ifca", overrides=["partition.public=0.1"], prints=None)
+    write_run(tmp_path / "c", "fesem")
     frame = rayfl.compare(tmp_path)
-    assert row(frame, "ifca")["pairs"] == 0
-    assert f"not paired: {tmp_path / 'a'}, made by an older rayfl" in notes(frame)
+    assert (row(frame, "fesem")["pairs"], row(frame, "ifca")["pairs"]) == (1, 0)
+    assert f"no fingerprints were recorded in {tmp_path / 'a'}, {tmp_path / 'b'}: that they began" in notes(frame)
+    assert "ifca had another start (partition.public=0.1 instead of none) than fedavg with seed 0" in notes(frame)
 
 
 def test_without_a_baseline_the_odd_one_out_is_told(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rayfl.analysis.comparison_notes import pairing_notes, run_notes, seed_notes, test_notes
+from rayfl.analysis.comparison_notes import began_alike, pairing_notes, run_notes, seed_notes, test_notes
 from rayfl.analysis.labels import Labels, label_runs, natural_order
 from rayfl.analysis.measures import At, Measured, check_at, has_metric, less_is_better, measure, metric_names
 from rayfl.analysis.statistics import LEVEL, can_tell, paired_difference, sign_flip_test, summary
@@ -95,13 +95,9 @@ def compare_runs(
 
 
 def pairs(one: Cell, other: Cell) -> list[tuple[Measured, Measured]]:
-    """Return the runs that may be compared one to one: same seeds, and the same data, partition and initial model.
-
-    What a run without fingerprints began with is unknown, so it is paired with none.
-    """
-    both = sorted(one.keys() & other.keys())
-    known = [(one[seeds], other[seeds]) for seeds in both]
-    return [(a, b) for a, b in known if a.run.fingerprints is not None and a.run.fingerprints == b.run.fingerprints]
+    """Return the runs that may be compared one to one: same seeds, and the same data, partition and initial model."""
+    both = [(one[seeds], other[seeds]) for seeds in sorted(one.keys() & other.keys())]
+    return [(a, b) for a, b in both if began_alike(a.run, b.run)]
 
 
 def _check_metric(runs: "Sequence[Run]", metric: str) -> None:

@@ -1,6 +1,6 @@
 """What stands below a comparison: which runs were left out, which could not be paired, and what the seeds can tell."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,8 @@ _Cell = Mapping[tuple[int, int], Measured]
 _Cells = Mapping[tuple[str, str], _Cell]
 _WORDS = {"data": "other data", "partition": "another partition", "model": "another initial model"}
 #: Keys that may explain why two runs did not begin alike.
-_CAUSES = ("data.", "partition.", "model.", "task", "training", "cpu_capability")
+_CAUSES = ("data.", "partition.", "model.", "task")
+_NO_CAUSES = ("data.root", "partition.seed")
 
 
 def run_notes(runs: "Sequence[Run]", partial: bool, notes: list[str]) -> "list[Run]":
@@ -63,52 +64,62 @@ def test_notes(pairs: Mapping[str, int]) -> list[str]:
     return notes
 
 
+def began_alike(run: "Run", other: "Run") -> bool:
+    """Whether two runs with the same seeds had the same data, partition and initial model.
+
+    Fingerprints tell. For runs of before they were recorded, it is what the configs say.
+    """
+    if run.fingerprints is None or other.fingerprints is None:
+        return _start_keys(run.config) == _start_keys(other.config)
+    return run.fingerprints == other.fingerprints
+
+
 def pairing_notes(cells: _Cells, baseline: str | None) -> list[str]:
     """Say which runs with the same seed did not begin with the same data, partition and initial model."""
     found: dict[tuple[str, str, str], list[tuple[int, int]]] = defaultdict(list)
     unknown: list[str] = []
     for setting, methods in _by_setting(cells).items():
         for seeds in sorted({seeds for cell in methods.values() for seeds in cell}):
-            here = {method: cell[seeds] for method, cell in methods.items() if seeds in cell}
-            unknown += [m.run.path for m in here.values() if m.run.fingerprints is None and len(here) > 1]
-            known = {method: m for method, m in here.items() if m.run.fingerprints is not None}
-            if not known:
-                continue
-            reference = baseline if baseline in known else _most_common(known)
-            for method, measured in known.items():
-                what = _difference(measured.run, known[reference].run)
-                if what:
-                    found[setting, method, f"{what} than {reference}"].append(seeds)
+            here = {method: cell[seeds].run for method, cell in methods.items() if seeds in cell}
+            unknown += [run.path for run in here.values() if run.fingerprints is None and len(here) > 1]
+            reference = baseline if baseline in here else _most_common(here)
+            for method, run in here.items():
+                if not began_alike(run, here[reference]):
+                    found[setting, method, f"{_difference(run, here[reference])} than {reference}"].append(seeds)
     notes = [
         f"{setting}: {method} had {what} with {_seeds(seeds)}, so these runs are not paired"
         for (setting, method, what), seeds in found.items()
     ]
     if unknown:
         names = ", ".join(unknown[:3]) + (f" and {len(unknown) - 3} more" if len(unknown) > 3 else "")
-        notes.append(f"not paired: {names}, made by an older rayfl, which recorded no fingerprints")
+        notes.append(
+            f"no fingerprints were recorded in {names}: that they began with the same data, partition and model as"
+            " others with their seed is taken from the configs"
+        )
     return notes
 
 
 def _difference(run: "Run", other: "Run") -> str:
-    """Say in words what two runs did not share, and by which keys; nothing if they began alike."""
+    """Say in words what two runs did not share, and by which keys."""
     ours, theirs = run.fingerprints, other.fingerprints
-    if ours is None or theirs is None or ours == theirs:
-        return ""
-    words = [_WORDS[name] for name in ours.differing(theirs)]
-    mine, yours = _keys(run.config), _keys(other.config)
+    known = ours is not None and theirs is not None
+    words = [_WORDS[name] for name in ours.differing(theirs)] if known else ["another start"]  # type: ignore[union-attr, arg-type]
+    mine, yours = _start_keys(run.config), _start_keys(other.config)
     keys = [key for key in dict.fromkeys([*mine, *yours]) if mine.get(key) != yours.get(key)]
     reason = ", ".join(f"{key}={mine.get(key, 'none')} instead of {yours.get(key, 'none')}" for key in keys[:3])
     return " and ".join(words) + (f" ({reason})" if reason else "")
 
 
-def _keys(config: Config) -> dict[str, Any]:
-    return {key: value for key, value in dotted_keys(config.to_tree()).items() if key.startswith(_CAUSES)}
+def _start_keys(config: Config) -> dict[str, Any]:
+    """Return what data, partition and initial model follow from, besides the seeds."""
+    keys = dotted_keys(config.to_tree())
+    return {key: value for key, value in keys.items() if key.startswith(_CAUSES) and key not in _NO_CAUSES}
 
 
-def _most_common(known: Mapping[str, Measured]) -> str:
-    prints = {method: measured.run.fingerprints for method, measured in known.items()}
-    usual = Counter(prints.values()).most_common(1)[0][0]
-    return next(method for method in sorted(prints, key=natural_order) if prints[method] == usual)
+def _most_common(here: "Mapping[str, Run]") -> str:
+    """Return the first method whose start most of them share."""
+    names = sorted(here, key=natural_order)
+    return max(names, key=lambda name: sum(began_alike(here[name], other) for other in here.values()))
 
 
 def _by_setting(cells: _Cells) -> dict[str, dict[str, _Cell]]:

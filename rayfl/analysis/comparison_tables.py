@@ -1,19 +1,16 @@
-"""A comparison as tables: for a terminal, as Markdown, as LaTeX with booktabs, and as csv for other programs."""
+"""What stands in the tables of a comparison: values, differences, clients, clusters, cost, and what papers print."""
 
 import io
 import math
-import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table as RichTable
 
 from rayfl.analysis.comparison import COSTS, Comparison
 from rayfl.analysis.measures import is_share
 from rayfl.analysis.papers import PaperTable
+from rayfl.analysis.table_formats import Cell, Table, latex, markdown, print_tables
 from rayfl.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,25 +26,6 @@ _AT = {
 }
 #: Wider than any table, so that what goes into a file is not wrapped.
 _NO_LIMIT = 10_000
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A text, and whether it is the best of its column or not significantly worse than the best."""
-
-    text: str
-    best: bool = False
-    not_worse: bool = False
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table of texts; columns after the first `names` are numbers."""
-
-    title: str
-    header: list[str]
-    rows: list[list[Cell]]
-    names: int = 1
 
 
 def check_format(name: str) -> None:
@@ -66,23 +44,12 @@ def render(comparison: Comparison, form: Format = "text", paper: PaperTable | No
         show(comparison, paper, console)
         return console.file.getvalue()  # type: ignore[attr-defined]
     tables, notes = tables_of(comparison, paper), all_notes(comparison, paper)
-    return (_markdown if form == "markdown" else _latex)(tables, [*_legend(tables, "bold"), *notes])
+    return (markdown if form == "markdown" else latex)(tables, notes)
 
 
 def show(comparison: Comparison, paper: PaperTable | None, console: Console) -> None:
     """Print the comparison to a terminal."""
-    tables = tables_of(comparison, paper)
-    for table in tables:
-        rich = RichTable()
-        for number, name in enumerate(table.header):
-            rich.add_column(escape(name), justify="left" if number < table.names else "right")
-        for row in table.rows:
-            rich.add_row(*[_rich(cell) for cell in row])
-        # Not the table's own title, which would be wrapped to its width.
-        console.print(table.title, style="bold", markup=False, soft_wrap=True)
-        console.print(rich)
-    for note in [*_legend(tables, "bold and *"), *all_notes(comparison, paper)]:
-        console.print(f"- {note}", markup=False, soft_wrap=True)
+    print_tables(tables_of(comparison, paper), all_notes(comparison, paper), console)
 
 
 def all_notes(comparison: Comparison, paper: PaperTable | None) -> list[str]:
@@ -92,8 +59,8 @@ def all_notes(comparison: Comparison, paper: PaperTable | None) -> list[str]:
 
 def tables_of(comparison: Comparison, paper: PaperTable | None = None) -> list[Table]:
     """Return the tables: the metric, differences to the baseline, clients and clusters, cost, the paper's values."""
-    found = [_values(comparison), _differences(comparison), _details(comparison), _costs(comparison)]
-    found += [] if paper is None else [_paper(comparison, paper)]
+    found = [_values(comparison), _differences(comparison), _clients(comparison), _clusters(comparison)]
+    found += [_costs(comparison), None if paper is None else _paper(comparison, paper)]
     return [table for table in found if table is not None]
 
 
@@ -121,9 +88,11 @@ def _differences(comparison: Comparison) -> Table | None:
         return None
     frame = frame[frame["method"] != comparison.baseline]
     points = ", in percentage points" if is_share(comparison.metric) else ""
+    counts = set(frame["pairs"])
+    n = counts.pop() if len(counts) == 1 else None
     title = (
         f"{_named(comparison.metric, unit=False)}: paired difference to {comparison.baseline}{points}, with 95 %"
-        " bootstrap interval, p-value of a sign-flip test, and pairs"
+        f" bootstrap interval, and p-value of a sign-flip test; {'pairs in brackets' if n is None else _pairs(n)}"
     )
 
     def cell(row: Any) -> Cell:
@@ -131,37 +100,46 @@ def _differences(comparison: Comparison) -> Table | None:
             return Cell("not paired")
         number = _number(comparison.metric)
         interval = "" if math.isnan(row.low) else f" [{number(row.low)}, {number(row.high)}]"
-        return Cell(f"{_signed(number, row.difference)}{interval}, p={row.p:.3f}, n={row.pairs}")
+        pairs = f" ({row.pairs})" if n is None else ""
+        return Cell(f"{_signed(number, row.difference)}{interval}, p={row.p:.3f}{pairs}")
 
     return _grid(comparison, title, frame, cell)
 
 
-def _details(comparison: Comparison) -> Table | None:
+def _clients(comparison: Comparison) -> Table | None:
     number, base = _number(comparison.metric), comparison.baseline
-    better = {
-        "worst10": ("worst 10 % of clients", number),
+    columns = {
+        "worst10": ("worst 10 %", number),
         "client_std": ("std over clients", number),
-        "worse_than_baseline": (f"clients worse off than with {base}", _percent),
-        "worse_than_local": ("clients worse off than alone", _percent),
+        "worse_than_baseline": (f"worse than with {base}", _percent),
+        "worse_than_local": ("worse than alone", _percent),
+    }
+    title = f"clients: {_named(comparison.metric)}, and the share of clients that are worse off; means over seeds"
+    return _long(comparison, title, columns)
+
+
+def _clusters(comparison: Comparison) -> Table | None:
+    columns = {
         "ari": ("ARI", _fixed(3)),
         "misclustering": ("misclustered", _fixed(3)),
-        "clusters": ("K", _short),
+        "clusters": ("K", _rough),
     }
-    title = f"clients ({_named(comparison.metric)}) and clusters; means over seeds"
-    return _long(comparison, title, {key: found for key, found in better.items() if _any(comparison.summary, key)})
+    return _long(comparison, "found clusters against the planted ones, and their number; means over seeds", columns)
 
 
 def _costs(comparison: Comparison) -> Table | None:
     if comparison.target is None:
         return None
     columns: dict[str, tuple[str, Callable[[float], str]]] = {
-        "reached": ("seeds that reach it", _short),
-        "rounds_to_target": ("rounds", _short),
-        "mb_to_target": ("MB", _short),
-        "seconds_to_target": ("seconds", _short),
+        "reached": ("seeds that reach it", _rough),
+        "rounds_to_target": ("rounds", _rough),
+        "mb_to_target": ("MB", _rough),
+        "seconds_to_target": ("seconds", _rough),
     }
     target = _number(comparison.metric)(comparison.target)
-    title = f"cost to reach {_named(comparison.metric)} {target}; means over the seeds that reach it"
+    unit = " %" if is_share(comparison.metric) else ""
+    name = _named(comparison.metric, unit=False)
+    title = f"cost to reach {name} {target}{unit}; means over the seeds that reach it"
     assert set(COSTS) <= set(columns)
     return _long(comparison, title, columns)
 
@@ -196,7 +174,8 @@ def _grid(comparison: Comparison, title: str, frame: "pd.DataFrame", cell: Calla
 
 
 def _long(comparison: Comparison, title: str, columns: dict[str, tuple[str, Callable[[float], str]]]) -> Table | None:
-    """Lay out a row per setting and method."""
+    """Lay out a row per setting and method; figures that nobody has are left out."""
+    columns = {key: shown for key, shown in columns.items() if comparison.summary[key].notna().any()}
     if not columns:
         return None
     several = len(comparison.settings) > 1
@@ -213,10 +192,6 @@ def _rows(frame: "pd.DataFrame") -> Sequence[Any]:
     return list(frame.itertuples(index=False))
 
 
-def _any(frame: "pd.DataFrame", key: str) -> bool:
-    return bool(frame[key].notna().any())
-
-
 # -- numbers ---------------------------------------------------------------------------------------------------------
 
 
@@ -229,12 +204,20 @@ def _number(metric: str) -> Callable[[float], str]:
     return (lambda value: f"{100 * value:.2f}") if is_share(metric) else _short
 
 
+def _pairs(n: int) -> str:
+    return "1 pair" if n == 1 else f"{n} pairs"
+
+
 def _fixed(digits: int) -> Callable[[float], str]:
     return lambda value: f"{value:.{digits}f}"
 
 
 def _short(value: float) -> str:
-    return f"{value:.4g}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _rough(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def _percent(value: float) -> str:
@@ -253,77 +236,3 @@ def _spread(mean: float, std: float, metric: str) -> str:
 
 def _plain_spread(mean: float, std: float) -> str:
     return f"{mean:.2f}" if std is None or math.isnan(std) else f"{mean:.2f} ± {std:.2f}"
-
-
-# -- formats ---------------------------------------------------------------------------------------------------------
-
-
-def _legend(tables: list[Table], best: str) -> list[str]:
-    cells = [cell for table in tables for row in table.rows for cell in row]
-    words = [f"{best}: the best of its column"] if any(cell.best for cell in cells) else []
-    if any(cell.not_worse for cell in cells):
-        words.append("†: not significantly worse than the best (paired sign-flip test at 5 %)")
-    return words
-
-
-def _rich(cell: Cell) -> str:
-    text = escape(cell.text)
-    if cell.best:
-        return f"[bold]{text} *[/bold]"
-    return f"{text} †" if cell.not_worse else text
-
-
-def _markdown(tables: list[Table], notes: list[str]) -> str:
-    def safe(text: str) -> str:
-        return re.sub(r"[|*<>`\\]", r"\\\g<0>", text)
-
-    def shown(cell: Cell) -> str:
-        text = safe(cell.text)
-        return f"**{text}**" if cell.best else f"{text} †" if cell.not_worse else text
-
-    parts = []
-    for table in tables:
-        sides = [":--" if number < table.names else "--:" for number in range(len(table.header))]
-        rows = [list(map(safe, table.header)), sides, *[list(map(shown, row)) for row in table.rows]]
-        parts.append("\n".join([f"**{safe(table.title)}**", "", *[f"| {' | '.join(row)} |" for row in rows]]))
-    below = [f"- {safe(note)}" for note in notes]
-    return "\n\n".join([*parts, *(["\n".join(below)] if below else [])]) + "\n"
-
-
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    **{character: f"\\{character}" for character in "&%$#_{}"},
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
-    "±": r"$\pm$",
-    "†": r"$^{\dagger}$",
-}
-
-
-def _escaped(text: str) -> str:
-    """Escape what LaTeX takes for commands; letters that its plain fonts lack become question marks."""
-    safe = "".join(_LATEX.get(c, c if c.isascii() or c in _LATIN else "?") for c in text)
-    return re.sub(r"(?<![\w-])-(?=\d)", "$-$", safe)
-
-
-_LATIN = "".join(chr(code) for code in range(0xC0, 0x100) if code not in (0xD0, 0xDE, 0xF0, 0xFE))
-
-
-def _latex(tables: list[Table], notes: list[str]) -> str:
-    def shown(cell: Cell) -> str:
-        text = _escaped(cell.text)
-        return rf"\textbf{{{text}}}" if cell.best else rf"{text}$^{{\dagger}}$" if cell.not_worse else text
-
-    parts = ["% Needs \\usepackage{booktabs}."]
-    for table in tables:
-        columns = "l" * table.names + "r" * (len(table.header) - table.names)
-        lines = [r"\begin{table}", r"\centering", rf"\caption{{{_escaped(table.title)}.}}"]
-        lines += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", " & ".join(map(_escaped, table.header)) + r" \\"]
-        lines += [r"\midrule", *[" & ".join(map(shown, row)) + r" \\" for row in table.rows]]
-        parts.append("\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]))
-    parts += ["\n".join(f"% {note}" for note in notes)] if notes else []
-    return "\n\n".join(parts) + "\n"

@@ -4,7 +4,7 @@ A row is a method with its add-ons and options, a column is all else that a run 
 """
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -67,7 +67,7 @@ def _row_labels(configs: Sequence[Config], keys: list[dict[str, Any]]) -> list[s
         {key: value for key, value in each.items() if key.startswith("method.") and not _below(key, left_out)}
         for each in keys
     ]
-    return _told_apart(bases, options, " ", lambda key: key.removeprefix("method."))
+    return _told_apart(bases, options, " ")
 
 
 def _column_labels(settings: list[dict[str, Any]]) -> list[str]:
@@ -75,18 +75,18 @@ def _column_labels(settings: list[dict[str, Any]]) -> list[str]:
     kinds = _short_names([str(each.get("partition.kind")) for each in settings])
     bases = [f"{source}, {kind}" for source, kind in zip(sources, kinds, strict=True)]
     others = [{key: value for key, value in each.items() if key not in _KINDS} for each in settings]
-    names = {key for each in others for key in each}
+    return _told_apart(bases, others, ", ")
+
+
+def _told_apart(bases: list[str], keys: list[dict[str, Any]], separator: str) -> list[str]:
+    """Add to each base the keys in which those with the same base differ, by the last word of their names."""
+    plain = {key: key.removesuffix(".name") for each in keys for key in each}
+    last = Counter(name.rpartition(".")[2] for name in plain.values())
 
     def short(key: str) -> str:
-        plain = key.removesuffix(".name")
-        last = plain.rpartition(".")[2]
-        return last if sum(name.removesuffix(".name").rpartition(".")[2] == last for name in names) == 1 else plain
+        word = plain[key].rpartition(".")[2]
+        return word if last[word] == 1 else plain[key]
 
-    return _told_apart(bases, others, ", ", short)
-
-
-def _told_apart(bases: list[str], keys: list[dict[str, Any]], separator: str, short: Any) -> list[str]:
-    """Add to each base the keys in which those with the same base differ."""
     labels = []
     for base, mine in zip(bases, keys, strict=True):
         alike = [other for other_base, other in zip(bases, keys, strict=True) if other_base == base]

@@ -92,7 +92,8 @@ def beside_paper(comparison: Comparison, table: str) -> PaperTable:
         for key in sorted(cells):
             rows.append(_beside(line, key, comparison))
             sizes |= dict.fromkeys(_other_sizes(_config(comparison.cells[key]), line))
-    notes = [f"printed in {name}, without a run: {'; '.join(missing)}"] if missing else []
+    listed = "; ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
+    notes = [f"printed in {name}, without a run: {listed}"] if missing else []
     others = [
         f"{method} in {setting}" for setting, method in sorted(comparison.cells) if (setting, method) not in matched
     ]
