@@ -2,7 +2,7 @@
 
     python benchmarks/sweep.py [--quick]
 
-Six methods and five seeds on the digits. One by one, each method's run of seed 0 is timed; the sum over the five seeds is
+Six methods and five seeds on the digits. One by one, each method is timed with seed 0, and the sum over the seeds is
 five times that. Then the sweep is killed with SIGKILL half-way and started again: its tables must equal those of the
 undisturbed sweep.
 """
