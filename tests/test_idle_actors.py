@@ -90,11 +90,11 @@ def test_an_idle_actor_that_has_died_is_replaced_without_a_word(
 def test_actors_of_another_size_make_room_for_those_that_are_needed(
     held: None, run: Callable[..., tuple[Run, Watching]]
 ) -> None:
-    run(RUNS[1], "ray.actors=4")  # takes all four CPUs
-    wide, screen = run(RUNS[1], "ray.cpus_per_actor=2")
+    run(RUNS[1], "ray.cpus_per_actor=2")  # takes all four CPUs
+    wide, screen = run(RUNS[1], "ray.actors=1")
     assert_same(run(RUNS[1], "federation=serial")[0], wide)
     assert not screen.warnings
-    wait_until(lambda: len(actors("ClientActor")) == 2, "the end of the four", 30)
+    wait_until(lambda: len(actors("ClientActor")) == 1, "the end of the others", 30)
 
 
 CHANGING = """
@@ -132,8 +132,8 @@ def test_without_being_asked_to_actors_on_a_ray_of_the_users_own_are_not_kept(
 ) -> None:
     import rayfl
 
-    words = dict(word.split("=") for word in RUNS[1])
-    rayfl.run(quiet=True, **{**words, "rounds": 1, "seed": 1, "local.steps": 1, "output.dir": str(tmp_path)})
+    config = load_config(None, [*RUNS[1], "rounds=1", f"output.dir={tmp_path}"])
+    rayfl.run(config, quiet=True)
     wait_until(lambda: not actors("ClientActor") and not actors("ServerActor"), "the end of the actors", 30)
 
 

@@ -203,7 +203,7 @@ def _rounds(path: Path) -> list[int]:
 
 
 def test_ctrl_c_ends_the_rounds_in_hand_and_says_how_to_go_on(folder: Path) -> None:
-    process = start(folder, "rounds=2000", "seed=0")
+    process = start(folder, "rounds=2000", "seed=0", "--jobs", "1")
     first = folder / "runs/small/fedavg-seed0"
     wait_until(lambda: len(_rounds(first)) > 2, "rounds", 120)
     process.send_signal(signal.SIGINT)
@@ -227,7 +227,7 @@ class Fragile(FedAvg):
 
 def test_one_failure_does_not_stop_the_rest_and_is_tried_again_only_when_asked(folder: Path) -> None:
     (folder / "fragile.py").write_text(FAILING)
-    words = ["method.name=fragile:Fragile,local", "seed=0"]
+    words = ["method.name=fragile:Fragile,local", "seed=0", "--jobs", "1"]
     out, err = finish(start(folder, *words), code=1)
     assert "error: Fragile-seed0: method.name=fragile:Fragile failed in round 2" in err
     assert "a screw is loose" in err
@@ -243,18 +243,18 @@ def test_one_failure_does_not_stop_the_rest_and_is_tried_again_only_when_asked(f
 
 
 def test_a_runner_that_is_killed_costs_its_run_and_no_other(folder: Path) -> None:
-    process = start(folder, "rounds=60", "seed=0..2", "--jobs", "1")
+    process = start(folder, "rounds=60", "seed=0", "--jobs", "1")
     first = folder / "runs/small/fedavg-seed0"
     wait_until(lambda: len(_rounds(first)) > 2, "rounds", 120)
     (runner,) = [pid for pid, title in children(process.pid).items() if "sweeping.runner" in title]
     kill(runner)
     _, err = finish(process, code=1)
     assert "error: fedavg-seed0: its process was killed (signal 9)" in err
-    assert "5 runs are complete, 1 failed" in err
+    assert "1 runs are complete, 1 failed" in err
 
 
 def test_two_sweeps_do_not_share_a_folder_at_the_same_time(folder: Path) -> None:
-    process = start(folder, "rounds=2000", "seed=0")
+    process = start(folder, "rounds=2000", "seed=0", "--jobs", "1")
     wait_until(lambda: (folder / "runs/small/sweep.json").exists(), "the sweep", 60)
     _, err = finish(start(folder, "seed=1"), code=2)
     assert "is being written to by another process" in err
@@ -283,11 +283,11 @@ def test_on_ray_runs_side_by_side_share_the_cluster_and_give_the_same_bits(
     config = {"rounds": 3, "partition": {"clients": 6}, "model": {"name": "mlp"}, "local": {"steps": 2}}
     runs = rayfl.sweep(
         {**config, "name": "s", "output": {"dir": str(tmp_path)}, "method": {"name": "fedavg"}},
-        {"seed": range(4)},
+        {"seed": range(3)},
         quiet=True,
         jobs=2,
     )
-    assert [run.config.seed for run in runs] == [0, 1, 2, 3]
+    assert [run.config.seed for run in runs] == [0, 1, 2]
     for run in runs:
         assert_same(alone(tmp_path, run), run)
 
