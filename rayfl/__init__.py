@@ -23,6 +23,7 @@ __all__ = [
     "__version__",
     "load",
     "load_all",
+    "report",
     "resume",
     "run",
 ]
@@ -82,6 +83,29 @@ def load_all(path: "str | Path") -> "list[Run]":
     from rayfl.results import load_all as load_runs
 
     return load_runs(path)
+
+
+def report(
+    runs: "str | Path | Run | Sequence[str | Path | Run]",
+    path: "str | Path" = "report.html",
+    *,
+    metric: str | None = None,
+    baseline: str | None = None,
+    target: float | None = None,
+) -> "Path":
+    """Write one self-contained interactive page about runs, finished or still running; return its path.
+
+    `runs` are `Run` objects, run folders, or folders that hold runs. `metric` is a column of `rounds`, by default the
+    first that the task has; `baseline` is a label, by default `fedavg`; `target` is the metric whose cost is asked for.
+    """
+    from rayfl.analysis.report import check_report_file, write_report
+    from rayfl.results import Run, load_all
+
+    check_report_file(Path(path))
+    given = [runs] if isinstance(runs, str | Path | Run) else list(runs)
+    found = [run for item in given for run in ([item] if isinstance(item, Run) else load_all(item))]
+    once = list({run.path: run for run in found}.values())  # a folder and its parent may both be given
+    return write_report(once, path, metric=metric, baseline=baseline, target=target)
 
 
 def _split(callbacks: Any) -> tuple[list[Any], dict[str, Any]]:
