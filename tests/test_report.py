@@ -299,7 +299,7 @@ def test_bad_input_is_told_in_one_line(folder: Path, tmp_path: Path) -> None:
         rayfl.report(folder, tmp_path / "r.pdf")
     with pytest.raises(InputError, match="there is no folder"):
         rayfl.report(folder, tmp_path / "no" / "r.html")
-    with pytest.raises(InputError, match="metric='acuracy'.*did you mean 'accuracy'"):
+    with pytest.raises(InputError, match=r"metric='acuracy'.*did you mean 'accuracy'"):
         rayfl.report(folder, tmp_path / "r.html", metric="acuracy")
     with pytest.raises(InputError, match="baseline='ifca': no run is called that"):
         rayfl.report(folder, tmp_path / "r.html", baseline="ifca")

@@ -152,7 +152,8 @@ def test_hover_shows_the_value_of_a_label(browser: Any, page: Path) -> None:
     shown = ""
     for _ in range(50):
         shown = browser.execute_script(
-            "return [...document.querySelectorAll('#plot-curves-0 .hoverlayer text')].map((t) => t.textContent).join(' ')"
+            "return [...document.querySelectorAll('#plot-curves-0 .hoverlayer text')]"
+            ".map((t) => t.textContent).join(' ')"
         )
         if shown:
             break
