@@ -17,7 +17,7 @@ from rayfl.analysis.views.clusters import (
 from rayfl.analysis.views.costs import cost, recoveries, time_to_target
 from rayfl.analysis.views.decisions import granularity, granularity_by_number, hopkins, tuning
 from rayfl.analysis.views.matrices import Matrix, Order, centre_similarity, label_divergence, similarity
-from rayfl.analysis.views.performance import Band, curves, final, paired_differences, sensitivity
+from rayfl.analysis.views.performance import Band, addon_effect, curves, final, paired_differences, sensitivity
 from rayfl.analysis.views.samples import Split, cluster_label_distribution, label_distribution
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Matrix",
     "Order",
     "Split",
+    "addon_effect",
     "centre_similarity",
     "client_distribution",
     "clients_at",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 #: What `low` and `high` are: mean -+ one sample standard deviation, or the least and the greatest value.
 Band = Literal["std", "range"]
 
+_ADDON_KEYS = [f"method.{key}" for key in ("addons", "cam", "con", "cks")]
 _SPREAD = ["mean", "low", "high", "std", "n"]
 
 
@@ -44,6 +45,21 @@ def final(runs: "Sequence[Run]", metrics: Sequence[str] = ("accuracy", "macro_f1
             for value in by_round(run, metric).tail(1)
         ]
     return _spread(pd.DataFrame(rows, columns=["label", "metric", "value"]), ["label", "metric"], band)
+
+
+def addon_effect(runs: "Sequence[Run]", metric: str = "accuracy", band: Band = "std") -> pd.DataFrame:
+    """Return a metric at each run's last evaluated round, methods apart from their add-ons: label, addons, mean, low,
+    high, std, n.
+
+    `addons` is empty for the method alone, else such as "cam" or "con+cks".
+    """
+    require_metric(runs, metric)
+    rows = [
+        {"label": str(label), "addons": "+".join(run.config.method.options.get("addons", [])), "value": value}
+        for label, run in zip(labels(runs, without=_ADDON_KEYS), runs, strict=True)
+        for value in by_round(run, metric).tail(1)
+    ]
+    return _spread(pd.DataFrame(rows, columns=["label", "addons", "value"]), ["label", "addons"], band)
 
 
 def paired_differences(runs: "Sequence[Run]", baseline: str, metric: str = "accuracy") -> pd.DataFrame:
