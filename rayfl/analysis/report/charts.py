@@ -9,18 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from rayfl.analysis.colours import HEAT, PALETTE
 from rayfl.analysis.report.blocks import Figure
 from rayfl.analysis.report.text import plain
 
-#: Okabe and Ito's palette, which people with any kind of colour blindness can tell apart; yellow is darker here,
-#: since the page is white.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a7a00", "#000000")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-#: What belongs to nobody: clients without a cluster, reference lines.
-GREY = "#c4ccd4"
 _INK, _SOFT, _LINE = "#1c2430", "#55606e", "#e9edf1"
-#: From white to dark blue, even in lightness.
-SEQUENTIAL = [[0, "#f7fbff"], [0.25, "#c6dbef"], [0.5, "#6baed6"], [0.75, "#2171b5"], [1, "#08306b"]]
+#: A Plotly colour scale from none to much.
+SEQUENTIAL = [[at / (len(HEAT) - 1), colour] for at, colour in enumerate(HEAT)]
 
 
 @dataclass(frozen=True)
@@ -36,12 +32,12 @@ def looks(labels: Sequence[str], methods: Mapping[str, str]) -> dict[str, Look]:
 
     With more labels than colours, a method has one colour and its variants differ in their dashes.
     """
-    if len(labels) <= len(COLOURS):
-        return {label: Look(COLOURS[number]) for number, label in enumerate(labels)}
+    if len(labels) <= len(PALETTE):
+        return {label: Look(PALETTE[number]) for number, label in enumerate(labels)}
     names = list(dict.fromkeys(methods[label] for label in labels))
     if len(names) == 1:
         return {
-            label: Look(COLOURS[number % len(COLOURS)], DASHES[number // len(COLOURS) % len(DASHES)])
+            label: Look(PALETTE[number % len(PALETTE)], DASHES[number // len(PALETTE) % len(DASHES)])
             for number, label in enumerate(labels)
         }
     variants: dict[str, int] = {}
@@ -49,14 +45,9 @@ def looks(labels: Sequence[str], methods: Mapping[str, str]) -> dict[str, Look]:
     for label in labels:
         number, variant = names.index(methods[label]), variants.get(methods[label], 0)
         variants[methods[label]] = variant + 1
-        dash = variant + number // len(COLOURS)
-        found[label] = Look(COLOURS[number % len(COLOURS)], DASHES[dash % len(DASHES)])
+        dash = variant + number // len(PALETTE)
+        found[label] = Look(PALETTE[number % len(PALETTE)], DASHES[dash % len(DASHES)])
     return found
-
-
-def cluster_colour(number: int) -> str:
-    """Return the colour of a cluster, the same in all charts of the page."""
-    return COLOURS[number % len(COLOURS)] if number < len(COLOURS) else _spread_colour(number)
 
 
 def figure(traces: Sequence[Mapping[str, Any]], x: str = "", y: str = "", **layout: Any) -> Figure:
@@ -67,7 +58,7 @@ def figure(traces: Sequence[Mapping[str, Any]], x: str = "", y: str = "", **layo
         "meta": {"narrow_margin": {"l": 50, "r": 8}},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
-        "colorway": list(COLOURS),
+        "colorway": list(PALETTE),
         "hoverlabel": {"font": {"size": 13}, "namelength": 60},
         "legend": {"orientation": "h", "x": 0, "y": -0.2, "yanchor": "top", "font": {"size": 12.5}},
         "xaxis": _axis(x),
@@ -141,12 +132,3 @@ def _axis(title: str) -> dict[str, Any]:
         "automargin": True,
         "tickfont": {"size": 12, "color": _SOFT},
     }
-
-
-def _spread_colour(number: int) -> str:
-    """Return one of many colours: past the palette, hues a golden angle apart, in three shades."""
-    import colorsys
-
-    hue = (number * 0.61803398875) % 1.0
-    red, green, blue = colorsys.hls_to_rgb(hue, (0.42, 0.58, 0.7)[number % 3], 0.5)
-    return f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}"

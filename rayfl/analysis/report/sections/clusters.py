@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from rayfl.analysis.colours import NOBODY, colour
 from rayfl.analysis.report.blocks import Block, Chart, Paragraph, Row, Section
-from rayfl.analysis.report.charts import GREY, band, cluster_colour, figure, line, transparent
+from rayfl.analysis.report.charts import band, figure, line, transparent
 from rayfl.analysis.report.sampling import said, stratified
 from rayfl.analysis.report.sections.performance import thinned
 from rayfl.analysis.report.study import Study
@@ -63,15 +64,15 @@ def sizes(study: Study, number: int) -> list[Block]:
     caption = "The width of a colour is the number of clients in that cluster."
     total = table.sum().sort_values(ascending=False, kind="stable")
     kept = sorted(total.index[:MOST_AREAS])
-    traces = [_area(table[cluster], f"cluster {cluster}", cluster_colour(int(cluster))) for cluster in kept]
+    traces = [_area(table[cluster], f"cluster {cluster}", colour(int(cluster))) for cluster in kept]
     if len(total) > len(kept):
-        traces.append(_area(table.drop(columns=kept).sum(axis=1), "all others", GREY))
+        traces.append(_area(table.drop(columns=kept).sum(axis=1), "all others", NOBODY))
         caption += f" The {len(kept)} largest of {len(total)} clusters are shown one by one."
     chart = figure(traces, "round", "clients", showlegend=True, hovermode="x unified", yaxis={"rangemode": "tozero"})
     return [Chart(f"sizes-{number}", chart, "Sizes of the clusters", caption, height=360)]
 
 
-def _area(values: pd.Series, name: str, colour: str) -> dict[str, Any]:
+def _area(values: pd.Series, name: str, shade: str) -> dict[str, Any]:
     rows = thinned(values.to_frame("size"), MOST_ROUNDS)
     return {
         "type": "scatter",
@@ -80,8 +81,8 @@ def _area(values: pd.Series, name: str, colour: str) -> dict[str, Any]:
         "x": rows.index.to_numpy(),
         "y": rows["size"].to_numpy(),
         "name": name,
-        "line": {"width": 0.7, "color": colour, "shape": "hv"},
-        "fillcolor": transparent(colour, 0.72),
+        "line": {"width": 0.7, "color": shade, "shape": "hv"},
+        "fillcolor": transparent(shade, 0.72),
         "hovertemplate": "%{y}",
     }
 
@@ -177,8 +178,7 @@ def cluster_scale(values: np.ndarray) -> dict[str, Any]:
     top = int(known.max()) if len(known) else 0
     scale: list[list[Any]] = []
     for cluster in range(top + 1):
-        colour = cluster_colour(cluster)
-        scale += [[cluster / (top + 1), colour], [(cluster + 1) / (top + 1), colour]]
+        scale += [[cluster / (top + 1), colour(cluster)], [(cluster + 1) / (top + 1), colour(cluster)]]
     return {"zmin": -0.5, "zmax": top + 0.5, "colorscale": scale, "showscale": False}
 
 
@@ -192,7 +192,7 @@ def _flow(table: pd.DataFrame, number: int) -> Chart | None:
         for cluster in sorted(stages[name].dropna().unique()):
             nodes[stage, int(cluster)] = len(nodes)
             names.append(f"round {name}: cluster {cluster}")
-            colours.append(cluster_colour(int(cluster)))
+            colours.append(colour(int(cluster)))
     if len(nodes) > MOST_CLUSTERS * 2:
         return None
     links: dict[str, list[Any]] = {"source": [], "target": [], "value": [], "color": []}
@@ -203,7 +203,7 @@ def _flow(table: pd.DataFrame, number: int) -> Chart | None:
             links["source"].append(nodes[stage, before])
             links["target"].append(nodes[stage + 1, after])
             links["value"].append(int(size))
-            links["color"].append(transparent(cluster_colour(before), 0.3))
+            links["color"].append(transparent(colour(before), 0.3))
     trace = {
         "type": "sankey",
         "name": "flow",

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from rayfl.analysis.colours import PALETTE
 from rayfl.analysis.labels import NOT_COMPARED
 from rayfl.analysis.report.blocks import Block, Chart, Figure, Paragraph, Row, Section
-from rayfl.analysis.report.charts import COLOURS, DASHES, Look, band, figure, line
+from rayfl.analysis.report.charts import DASHES, Look, band, figure, line
 from rayfl.analysis.report.sections.overview import flat
 from rayfl.analysis.report.study import Study
 from rayfl.analysis.report.text import plain
@@ -141,7 +142,7 @@ def _swept(study: Study, key: str, lines: Sequence[tuple[Any, pd.DataFrame]]) ->
     for number, (label, rows) in enumerate(lines):
         rows = rows.assign(value=pd.to_numeric(rows["value"], errors="coerce")).dropna(subset=["value"])
         rows = rows.sort_values("value")
-        look = Look(COLOURS[number % len(COLOURS)], DASHES[number // len(COLOURS) % len(DASHES)])
+        look = Look(PALETTE[number % len(PALETTE)], DASHES[number // len(PALETTE) % len(DASHES)])
         bars = {"type": "data", "array": rows["std"].to_numpy(), "color": look.colour, "thickness": 1.2, "width": 4}
         traces.append(
             line(

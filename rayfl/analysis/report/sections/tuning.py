@@ -4,8 +4,9 @@ from typing import Any
 
 import numpy as np
 
+from rayfl.analysis.colours import PALETTE, colour
 from rayfl.analysis.report.blocks import Block, Chart, Row
-from rayfl.analysis.report.charts import COLOURS, Look, axis, cluster_colour, figure, line
+from rayfl.analysis.report.charts import Look, axis, figure, line
 from rayfl.analysis.report.sections.performance import thinned
 from rayfl.analysis.report.study import Study
 from rayfl.analysis.report.wording import metric_name, number
@@ -29,7 +30,7 @@ def _granularity(study: Study, run_number: int) -> list[Chart]:
     traces = []
     for cluster in clusters[:_MOST_CLUSTERS]:
         rows = thinned(frame[frame["cluster"] == cluster], _MOST_POINTS)
-        look = Look(cluster_colour(int(cluster)))
+        look = Look(colour(int(cluster)))
         hover = "%{y:.3f}"
         x, y = rows["round"].to_numpy(), rows["granularity"].to_numpy()
         traces.append(line(x, y, f"cluster {cluster}", look, hovertemplate=hover))
@@ -60,8 +61,8 @@ def _tuning(study: Study, run_number: int) -> list[Chart]:
         return []
     x = frame["round"].to_numpy()
     traces = [
-        line(x, frame["before"].to_numpy(), "before tuning", Look(COLOURS[4], "dash"), hovertemplate="%{y}"),
-        line(x, frame["after"].to_numpy(), "after tuning", Look(COLOURS[0]), hovertemplate="%{y}"),
+        line(x, frame["before"].to_numpy(), "before tuning", Look(PALETTE[1], "dash"), hovertemplate="%{y}"),
+        line(x, frame["after"].to_numpy(), "after tuning", Look(PALETTE[0]), hovertemplate="%{y}"),
     ]
     for trace in traces:
         trace["line"] = {**trace["line"], "shape": "hv"}
@@ -83,12 +84,12 @@ def _hopkins(study: Study, run_number: int) -> list[Chart]:
         return []
     x = frame["round"].to_numpy()
     traces: list[dict[str, Any]] = [
-        line(x, frame["hopkins"].to_numpy(), "Hopkins statistic", Look(COLOURS[0]), hovertemplate="%{y:.3f}"),
+        line(x, frame["hopkins"].to_numpy(), "Hopkins statistic", Look(PALETTE[0]), hovertemplate="%{y:.3f}"),
         line(
             x,
             frame["shared_layers"].to_numpy(),
             "shared layers",
-            Look(COLOURS[1], "dot"),
+            Look(PALETTE[1], "dot"),
             yaxis="y2",
             mode="lines",
             hovertemplate="%{y:g}",
@@ -98,7 +99,7 @@ def _hopkins(study: Study, run_number: int) -> list[Chart]:
         name = metric_name(study.metric)
         known = frame.dropna(subset=["value"])
         at, values = known["round"].to_numpy(), known["value"].to_numpy()
-        traces.append(line(at, values, name, Look(COLOURS[2]), hovertemplate="%{y:.4f}"))
+        traces.append(line(at, values, name, Look(PALETTE[2]), hovertemplate="%{y:.4f}"))
     threshold = float(frame["threshold"].iloc[0])
     chart = figure(
         traces,
