@@ -42,7 +42,14 @@ def trace(figure: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def written_run(
-    folder: Path, name: str, clients: int, rounds: int, method: str = "fedac", extras: Any = None, **config: Any
+    folder: Path,
+    name: str,
+    clients: int,
+    rounds: int,
+    method: str = "fedac",
+    extras: Any = None,
+    level: float = 0.4,
+    **config: Any,
 ) -> None:
     """Write a run's folder without training: tables of any size, with names that nobody would choose."""
     rng = np.random.default_rng(0)
@@ -59,7 +66,7 @@ def written_run(
     with RunWriter(storage, name, method, int(config.get("seed", 0)), flush_seconds=1000) as writer:
         for number in range(1, rounds + 1):
             cluster = np.where(rng.random(clients) < 0.05, rng.integers(0, 4, clients), truth)
-            accuracy = np.clip(rng.normal(0.5 + 0.1 * number, 0.1, clients), 0, 1)
+            accuracy = np.clip(rng.normal(level + 0.1 * number, 0.1, clients), 0, 1)
             columns = {
                 "client": np.arange(clients),
                 "cluster": cluster,
