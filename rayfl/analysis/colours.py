@@ -1,13 +1,14 @@
-"""The colours of all figures: safe for readers who do not tell red from green, and distinct in grey where it matters.
+"""The colours of all figures: safe for readers who do not tell red from green.
 
-The palette is that of Okabe and Ito (2008) without its yellow, which is too light for lines on white, and with a violet
-and a grey instead. Numbers beyond it get darker, then lighter forms of the same colours.
+The palette is that of Okabe and Ito (2008) without black, which stands for means, and without yellow, which is too light
+for lines on white; a dark violet and a brown stand in for them. Numbers beyond the palette get darker, then lighter
+forms of the same colours, which not everyone can tell apart.
 """
 
 import colorsys
 
-#: Blue, orange, green, purple, sky blue, vermilion, violet, grey.
-PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6bb1", "#7f7f7f")
+#: Blue, orange, green, purple, sky blue, vermilion, dark violet, brown.
+PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#5b2a6e", "#7a5230")
 INK, RULE, NOBODY = "#30363d", "#9aa5b1", "#e3e7eb"
 #: From none to much, for heat maps of counts and shares.
 HEAT = ("#ffffff", "#b9d7ea", "#3182bd", "#08306b")

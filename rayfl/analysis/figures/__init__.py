@@ -18,6 +18,7 @@ from rayfl.analysis.figures.flows import against_truth, flows, paths
 from rayfl.analysis.figures.matrices import similarity
 from rayfl.analysis.figures.performance import addon_effect, curves, final, paired_differences, sensitivity
 from rayfl.analysis.figures.samples import label_bars, label_distribution
+from rayfl.analysis.figures.sketches import plane
 from rayfl.analysis.figures.style import paper_style
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "paired_differences",
     "paper_style",
     "paths",
+    "plane",
     "recoveries",
     "sensitivity",
     "similarity",

@@ -16,7 +16,6 @@ from rayfl.errors import InputError
 WIDTHS = {"column": 3.3, "page": 6.9}
 
 HEAT_MAP = LinearSegmentedColormap.from_list("heat", HEAT)
-HEAT_MAP.set_bad(NOBODY)
 
 _NAMES = {"macro_f1": "macro-F1", "ari": "ARI", "nmi": "NMI", "macro_f1_mean": "macro-F1, mean over clients"}
 _NAMES |= {"accuracy_mean": "accuracy, mean over clients", "accuracy_worst10": "accuracy of the worst tenth"}
@@ -92,9 +91,7 @@ def line_look(number: int) -> dict[str, object]:
 
 def cluster_colours(most: int) -> ListedColormap:
     """Return a map from cluster numbers 0 to `most` to their colours; what is missing is grey."""
-    found = ListedColormap([colour(number) for number in range(most + 1)])
-    found.set_bad(NOBODY)
-    return found
+    return ListedColormap([colour(number) for number in range(most + 1)]).with_extremes(bad=NOBODY)
 
 
 def legend_beside(ax: Axes, most: int = 16, **options: object) -> None:

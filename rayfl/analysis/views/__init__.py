@@ -19,11 +19,14 @@ from rayfl.analysis.views.decisions import granularity, granularity_by_number, h
 from rayfl.analysis.views.matrices import Matrix, Order, centre_similarity, label_divergence, similarity
 from rayfl.analysis.views.performance import Band, addon_effect, curves, final, paired_differences, sensitivity
 from rayfl.analysis.views.samples import Split, cluster_label_distribution, label_distribution
+from rayfl.analysis.views.sketches import Measure, Plane, plane, sketch_similarity
 
 __all__ = [
     "Band",
     "Matrix",
+    "Measure",
     "Order",
+    "Plane",
     "Split",
     "addon_effect",
     "centre_similarity",
@@ -45,9 +48,11 @@ __all__ = [
     "label_divergence",
     "moves",
     "paired_differences",
+    "plane",
     "recoveries",
     "sensitivity",
     "similarity",
+    "sketch_similarity",
     "time_to_target",
     "tuning",
     "worst_clients",

@@ -31,12 +31,13 @@ def granularity_by_number(runs: "Sequence[Run]") -> pd.DataFrame:
     """Return the clusters' granularity in each run's last round against the number of clusters that it began with:
     label, seed, clusters, mean, variance, n.
 
-    `n` is the number of clusters in that round. Labels leave the key method.clusters out.
+    `n` is the number of clusters in that round; a single one has no granularity, and such runs are left out. Labels
+    leave the key method.clusters out.
     """
     rows = []
     for label, run in zip(labels(runs, without=["method.clusters"]), runs, strict=True):
         found = granularity(run)
-        last = found.loc[found["round"] == found["round"].max(), "granularity"]
+        last = found.loc[found["round"] == run.clusters["round"].max(), "granularity"]
         if len(last):
             began = config_value(run, "method.clusters")
             rows.append((str(label), run.config.seed, began, last.mean(), last.var(ddof=0), len(last)))

@@ -8,6 +8,7 @@ import pandas as pd
 
 from rayfl.analysis.views.clusters import clients_at
 from rayfl.analysis.views.samples import Split, label_distribution
+from rayfl.clustering import cosine, kl_divergences
 from rayfl.errors import InputError
 
 if TYPE_CHECKING:
@@ -80,21 +81,18 @@ def similarity(run: "Run", round: int | None = None, order: Order = "cluster") -
     found: Any = column[number]
     values = np.array(found["matrix"] if isinstance(found, dict) else found, dtype=float)
     members = np.array(found["clients"]) if isinstance(found, dict) else np.arange(len(values))
-    return _of_clients(run, values, members, _REPORTED[name], number).ordered(order)
+    return of_clients(run, values, members, _REPORTED[name], number).ordered(order)
 
 
 def label_divergence(run: "Run", split: Split = "train", order: Order = "truth", trust: bool = False) -> Matrix:
     """Return the Kullback-Leibler divergence KL(row || column) between clients' label distributions, in nats.
 
-    One sample is added to each client, spread evenly over the classes: without, a class that one client lacks makes the
-    divergence infinite. Like `label_distribution`, this deals the data again.
+    Half a sample is added to every class of every client: without, a class that one client lacks makes the divergence
+    infinite. Like `label_distribution`, this deals the data again.
     """
     counts = label_distribution(run, split, trust)
-    shares = counts.to_numpy() + 1 / counts.shape[1]
-    shares /= shares.sum(axis=1, keepdims=True)
-    own = (shares * np.log(shares)).sum(axis=1, keepdims=True)
-    values = np.maximum(own - shares @ np.log(shares).T, 0)
-    return _of_clients(run, values, counts.index.to_numpy(), "KL divergence", 0).ordered(order)
+    values = kl_divergences(counts.to_numpy())
+    return of_clients(run, values, counts.index.to_numpy(), "KL divergence", 0).ordered(order)
 
 
 def centre_similarity(run: "Run", round: int | None = None, trust: bool = False) -> Matrix:
@@ -111,9 +109,8 @@ def centre_similarity(run: "Run", round: int | None = None, trust: bool = False)
             for k in clusters
         ]
         points = torch.stack(vectors).double().numpy() if vectors else np.zeros((0, 1))
-    unit = points / np.linalg.norm(points, axis=1, keepdims=True)
     none = np.full(len(clusters), -1)
-    return Matrix(unit @ unit.T, clusters, clusters, none, "cosine similarity", round or len(run.rounds))
+    return Matrix(cosine(points, points), clusters, clusters, none, "cosine similarity", round or len(run.rounds))
 
 
 def _reported(run: "Run") -> tuple[str, pd.Series] | None:
@@ -126,7 +123,7 @@ def _reported(run: "Run") -> tuple[str, pd.Series] | None:
     return None
 
 
-def _of_clients(run: "Run", values: np.ndarray, members: np.ndarray, measure: str, number: int) -> Matrix:
+def of_clients(run: "Run", values: np.ndarray, members: np.ndarray, measure: str, number: int) -> Matrix:
     """Return the matrix with the clusters that clients had in that round, as far as the tables say."""
     rows = run.clients if number == 0 else run.clients[run.clients["round"] <= number]
     # A round without evaluation has rows only of the clients that trained: for others, the last that is known.
