@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 from rayfl.version import __version__
 
 if TYPE_CHECKING:
+    import pandas as pd
+
+    from rayfl.analysis.measures import At
     from rayfl.client.task import Classification, Regression, Task
     from rayfl.config import Config
     from rayfl.methods.method import Method
@@ -21,11 +24,13 @@ __all__ = [
     "Regression",
     "Task",
     "__version__",
+    "compare",
     "load",
     "load_all",
     "report",
     "resume",
     "run",
+    "sweep",
 ]
 
 
@@ -43,6 +48,9 @@ def run(
     `callbacks` are objects, or names and mappings as in a config. With `quiet`, nothing is shown.
     `data` may also be Python objects: arrays `(x, y)`, a DataFrame, a torch Dataset, or `rayfl.data.sources.Data`;
     `partition` may be a `rayfl.data.PartitionKind`.
+
+    A local Ray that the first run starts stays, with its actors, for later runs, which then start within two seconds.
+    It ends with this process, or with `ray.shutdown()`.
     """
     from rayfl.config import load_config
     from rayfl.data.given import given_objects
@@ -51,7 +59,7 @@ def run(
 
     objects, named = _split(callbacks)
     with given_objects(overrides) as keys:
-        return simulate(load_config(config, {**keys, **named}), Screen(quiet), objects)
+        return simulate(load_config(config, {**keys, **named}), Screen(quiet), objects, keep=True)
 
 
 def resume(
@@ -68,7 +76,7 @@ def resume(
 
     objects, named = _split(callbacks)
     with given_objects(overrides) as keys:
-        return go_on(path, {**keys, **named}, Screen(quiet), objects)
+        return go_on(path, {**keys, **named}, Screen(quiet), objects, keep=True)
 
 
 def load(path: "str | Path") -> "Run":
@@ -78,11 +86,60 @@ def load(path: "str | Path") -> "Run":
     return load_run(path)
 
 
+def sweep(
+    config: "str | Path | Mapping[str, Any] | Config | None" = None,
+    grid: "Mapping[str, Any] | None" = None,
+    *,
+    jobs: int | None = None,
+    retry: bool = False,
+    quiet: bool = False,
+    **overrides: Any,
+) -> "list[Run]":
+    """Carry out a grid of runs, side by side, and return those that are complete.
+
+    `config` is as in `run`, and may have a `sweep` section; `grid` has more axes: dotted keys with lists of values
+    (`{"method.name": ["fedavg", "fedac"], "seed": range(5)}`). What is complete already is not run again. If runs fail,
+    the others are carried out all the same, and a RayflError then says why they failed.
+    """
+    from rayfl.errors import RayflError
+    from rayfl.sweeping.sweep import sweep as carry_out
+
+    result = carry_out(config, {**overrides, **(grid or {})}, jobs=jobs, retry=retry, quiet=quiet)
+    if result.failures:
+        messages = [f"{name}: {message}" for name, message in result.failures.items()]
+        raise RayflError("\n".join([f"{len(messages)} runs in {result.path} failed:", *messages]))
+    return result.runs
+
+
 def load_all(path: "str | Path") -> "list[Run]":
     """Read every run below a folder, up to four folders deep, finished or not; a run's own folder is that run alone."""
     from rayfl.results import load_all as load_runs
 
     return load_runs(path)
+
+
+def compare(
+    runs: "str | Path | Run | Sequence[str | Path | Run]",
+    *,
+    metric: str = "accuracy",
+    at: "At" = "last",
+    baseline: str | None = None,
+    target: float | None = None,
+    partial: bool = False,
+) -> "pd.DataFrame":
+    """Compare methods over settings and seeds: a row per setting and method. `runs` are runs, or folders of them.
+
+    A run is judged by `metric` in its last evaluated round (`at="last"`), as a mean of the last three (`last3`), or in
+    the round with the best validation value (`best-validation`). Differences are to the method `baseline` (default:
+    fedavg, if it is there), over runs with the same seed, data, partition and initial model. With `target`, there are
+    the rounds, MB and seconds until the metric reaches it. `partial` takes runs that have not finished, too.
+    `frame.attrs["notes"]` says what was left out or cannot be told.
+    """
+    from rayfl.analysis.comparison import compare_runs
+    from rayfl.comparing import gather
+
+    found = gather(runs)
+    return compare_runs(found, metric=metric, at=at, baseline=baseline, target=target, partial=partial).summary
 
 
 def report(
@@ -99,13 +156,10 @@ def report(
     first that the task has; `baseline` is a label, by default `fedavg`; `target` is the metric whose cost is asked for.
     """
     from rayfl.analysis.report import check_report_file, write_report
-    from rayfl.results import Run, load_all
+    from rayfl.comparing import gather
 
     check_report_file(Path(path))
-    given = [runs] if isinstance(runs, str | Path | Run) else list(runs)
-    found = [run for item in given for run in ([item] if isinstance(item, Run) else load_all(item))]
-    once = list({run.path: run for run in found}.values())  # a folder and its parent may both be given
-    return write_report(once, path, metric=metric, baseline=baseline, target=target)
+    return write_report(gather(runs), path, metric=metric, baseline=baseline, target=target)
 
 
 def _split(callbacks: Any) -> tuple[list[Any], dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The commands: `rayfl run | resume | partition | report | ...`. Errors of a user are one line each."""
+"""The commands, such as `rayfl run` and `rayfl sweep`. Errors of a user are one line each."""
 
 import importlib.metadata
 import os
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -69,6 +69,30 @@ def resume(
         go_on(path, overrides or [], Screen())
 
 
+@app.command()
+def sweep(
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[SWEEP.yaml] [key=a,b,c seed=0..4 ...]", show_default=False)
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(help="runs at a time; default: as many as there is room for")] = None,
+    retry: Annotated[bool, typer.Option("--retry", help="try runs again that failed before")] = False,
+) -> None:
+    """Carry out a grid of runs, side by side; started again, go on with what is not complete."""
+    with _told_when_stopped():
+        from rayfl.sweeping.sweep import sweep as carry_out
+
+        file, overrides = _file_and_overrides(arguments)
+        result = carry_out(file, overrides, jobs=jobs, retry=retry)
+        print(f"{len(result.runs)} runs are complete, {len(result.failures)} failed", file=sys.stderr)
+        for name, message in result.failures.items():
+            print(f"error: {name}: {message}", file=sys.stderr)
+        if result.failures:
+            print("try the failed runs again with --retry", file=sys.stderr)
+        print(result.path)
+        if result.failures:
+            sys.exit(1)
+
+
 @contextmanager
 def _told_when_stopped() -> Iterator[None]:
     """Say how to go on with a run that a signal stopped; here, since typer takes any KeyboardInterrupt for itself.
@@ -104,9 +128,9 @@ def partition(
         check_partition_file(output)
     with exits_told():
         targets = find_task(config.task).targets
-        dataset = load_dataset(config.data, config.seed, config.partition.owner_column, targets)
+        dataset = load_dataset(config.data, config.partition_seed, config.partition.owner_column, targets)
         config = settle_splits(config, dataset)
-        made = make_partition(config.partition, dataset, config.seed)
+        made = make_partition(config.partition, dataset, config.partition_seed)
     counts = made.label_counts(dataset, "all")
     classes = dataset.targets == "class"
     shown = min(made.clients, 40)
@@ -214,6 +238,26 @@ def doctor(arguments: Arguments = None) -> None:
     console.print("nothing would go wrong" if not warnings else "it would run")
 
 
+@app.command()
+def compare(
+    folders: Annotated[list[str], typer.Argument(metavar="DIR...", show_default=False)],
+    form: Annotated[str | None, typer.Option("--format", help="text, markdown, latex or csv; default: by -o")] = None,
+    metric: Annotated[str, typer.Option(help="a column of rounds, or a key of extras")] = "accuracy",
+    at: Annotated[str, typer.Option(help="last, last3 (mean of three rounds) or best-validation")] = "last",
+    baseline: Annotated[str | None, typer.Option(help="the row to compare with; default: fedavg")] = None,
+    target: Annotated[float | None, typer.Option(help="show the cost to reach this value of the metric")] = None,
+    paper: Annotated[str | None, typer.Option(help="a table of a paper, to show beside ours, such as 'cam 1'")] = None,
+    partial: Annotated[bool, typer.Option("--partial", help="take runs that have not finished, too")] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="write to a file instead")] = None,
+) -> None:
+    """Compare methods over settings and seeds, from the folders of their runs."""
+    from rayfl.comparing import compare_folders
+
+    compare_folders(
+        folders, form, paper, output, metric=metric, at=at, baseline=baseline, target=target, partial=partial
+    )
+
+
 def _check(config: Config, console: Console) -> int:
     from rayfl.own_code import exits_told
     from rayfl.simulation.preparation import prepare
@@ -230,11 +274,12 @@ def _check(config: Config, console: Console) -> int:
 
 
 def _config(arguments: list[str] | None) -> Config:
-    arguments = arguments or []
-    file: Any = None
-    if arguments and "=" not in arguments[0]:
-        file, arguments = arguments[0], arguments[1:]
-    return load_config(file, arguments)
+    return load_config(*_file_and_overrides(arguments))
+
+
+def _file_and_overrides(arguments: list[str] | None) -> tuple[str | None, list[str]]:
+    words = arguments or []
+    return (words[0], words[1:]) if words and "=" not in words[0] else (None, words)
 
 
 if __name__ == "__main__":

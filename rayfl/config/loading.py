@@ -27,6 +27,21 @@ def load_config(
     >>> load_config({"rounds": 5}, ["method.name=fedavg", "seed=3"]).method.name
     'fedavg'
     """
+    tree = config_tree(given, overrides)
+    if "sweep" in tree:
+        file = shown(str(given)) if isinstance(given, str | Path) else "it"
+        raise InputError(f"a config with a sweep section is a grid of runs: carry {file} out with 'rayfl sweep'")
+    try:
+        return Config.model_validate(tree)
+    except ValidationError as error:
+        raise InputError(*[_line(e) for e in error.errors()]) from None
+
+
+def config_tree(
+    given: str | Path | Mapping[str, Any] | Config | None = None,
+    overrides: Sequence[str] | Mapping[str, Any] = (),
+) -> dict[str, Any]:
+    """Return the keys of a config with overrides on top, as `load_config` takes them, not yet checked."""
     tree = _tree(given)
     filed = {name: dict(tree[name]) for name in ("method", *_UNIONS) if isinstance(tree.get(name), dict)}
     for key, value in parsed_overrides(overrides):
@@ -35,10 +50,7 @@ def load_config(
     for name in _UNIONS:
         _leave_out_keys_of_the_former(tree, name, filed.get(name, {}))
     _inherit_options_of_the_former(tree, filed.get("method", {}))
-    try:
-        return Config.model_validate(tree)
-    except ValidationError as error:
-        raise InputError(*[_line(e) for e in error.errors()]) from None
+    return tree
 
 
 def partition_config(**keys: Any) -> PartitionConfig:

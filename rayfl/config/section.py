@@ -1,5 +1,6 @@
 """What all parts of the config are: strict, immutable, and shown without secrets."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -28,3 +29,15 @@ def tree_without_secrets(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: tree_without_secrets(inner) for key, inner in value.items()}
     return [tree_without_secrets(inner) for inner in value] if isinstance(value, list) else value
+
+
+def dotted_keys(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values of a tree by dotted keys, as overrides have them.
+
+    >>> dotted_keys({"seed": 1, "method": {"name": "ifca", "cam": {"warmup": 3}}})
+    {'seed': 1, 'method.name': 'ifca', 'method.cam.warmup': 3}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= dotted_keys(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat

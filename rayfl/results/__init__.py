@@ -4,6 +4,7 @@ Knows files and tables only. What the numbers mean is in `rayfl.client` and `ray
 through `Storage` too, but what is in them is the engine's business.
 """
 
+from rayfl.results.fingerprints import Fingerprints
 from rayfl.results.reader import Run, load, load_all, load_begun
 from rayfl.results.schema import TABLES
 from rayfl.results.stopped import StoppedEarly, read_stopped, write_stopped
@@ -12,6 +13,7 @@ from rayfl.results.writer import RunWriter, TableWriter, check_tables, run_name,
 
 __all__ = [
     "TABLES",
+    "Fingerprints",
     "Run",
     "RunWriter",
     "StoppedEarly",

@@ -15,6 +15,7 @@ import pyarrow as pa
 from rayfl.config import Config, load_config
 from rayfl.errors import InputError
 from rayfl.input_tree import load_yaml
+from rayfl.results.fingerprints import Fingerprints, read_fingerprints
 from rayfl.results.schema import SKETCHES, TABLES
 from rayfl.results.stopped import StoppedEarly, read_stopped
 from rayfl.results.storage import Storage
@@ -79,6 +80,11 @@ class Run:
 
         index = pd.Index(self.rounds["round"], name="round")
         return pd.DataFrame([json.loads(text) for text in self.rounds["extras"]], index=index)
+
+    @cached_property
+    def fingerprints(self) -> Fingerprints | None:
+        """What tells the run's data, partition and initial model from others; None where a run of before has none."""
+        return read_fingerprints(self._storage)
 
     @property
     def stopped_early(self) -> StoppedEarly | None:

@@ -113,13 +113,13 @@ class Storage:
         """Whether there is such a file or folder; `""` is the folder itself."""
         return self._backend.exists(name)
 
-    def list(self, folder: str = "") -> list[str]:
-        """Return the sorted names of what is in `folder`, hidden files aside; nothing if it is not there."""
-        return sorted(name for name in self._backend.names(folder) if not name.startswith("."))
-
     def folders(self, folder: str = "") -> list[str]:
         """Return the sorted names of the folders in `folder`; hidden ones and links are left out."""
         return sorted(name for name in self._backend.folders(folder) if not name.startswith("."))
+
+    def list(self, folder: str = "") -> list[str]:
+        """Return the sorted names of what is in `folder`, hidden files aside; nothing if it is not there."""
+        return sorted(name for name in self._backend.names(folder) if not name.startswith("."))
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -106,7 +106,7 @@ class RunWriter:
 
     Where writing is slow, they are further behind, unless `flush_seconds` is 0: then every round is written.
     With `resume_after`, an interrupted run goes on after that round; see `TableWriter`. `config` goes into the metadata
-    of every file, so that rows can be told from those of another config.
+    of every file, so that rows can be told from those of another config; so do `notes`.
     """
 
     def __init__(
@@ -121,9 +121,10 @@ class RunWriter:
         config: Mapping[str, Any] | None = None,
         metrics: Sequence[str] = ALWAYS,
         sketches: bool = False,
+        notes: Mapping[bytes, str] | None = None,
     ) -> None:
         self._run, self._method, self._seed = run, method, seed
-        note = None if config is None else {_CONFIG: json.dumps(config)}
+        note = {**({} if config is None else {_CONFIG: json.dumps(config)}), **(notes or {})} or None
         self._tables = {
             name: TableWriter(storage, name, schema.with_metadata(note), resume_after)
             for name, schema in tables(metrics, sketches).items()
@@ -230,7 +231,7 @@ def check_tables(
 def written_config(storage: Storage) -> dict[str, Any] | None:
     """Return the config that the rows were written with, as their files say; None where they do not."""
     for file in [f for f in storage.list("rounds") if f.endswith(".parquet")]:
-        note = (read_table(storage.read(f"rounds/{file}")).schema.metadata or {}).get(_CONFIG)
+        note = read_metadata(storage.read(f"rounds/{file}")).get(_CONFIG)
         if note is not None:
             try:
                 tree = json.loads(note)
@@ -262,6 +263,11 @@ def read_table(data: Any) -> pa.Table:
     one that lets go of them while Python shuts down aborts the process, after a run that has ended well.
     """
     return pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+
+
+def read_metadata(data: Any) -> dict[bytes, bytes]:
+    """Return the metadata in the bytes of one Parquet file."""
+    return pq.ParquetFile(pa.BufferReader(data)).schema_arrow.metadata or {}
 
 
 def _to_table(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:

@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from rayfl.client.store import ClientState
-from rayfl.config import Config
+from rayfl.config import Config, dotted_keys
 from rayfl.errors import InputError
 from rayfl.federation.places import FederationState
 from rayfl.packing import ARRAY_KINDS, Packed, unpack
@@ -134,7 +134,7 @@ class Checkpoints:
         checks[name] = self._write_file(name, {**arrays, **others, **states})
         files, checks = _still_needed(files, checks)
         config = self._config.to_tree()
-        data, model = self._prepared.fingerprints
+        prints = self._prepared.fingerprints
         manifest = Manifest(
             round=number,
             config=config,
@@ -144,8 +144,9 @@ class Checkpoints:
             server=name,
             client_files=files,
             checks=checks,
-            data=data,
-            model=model,
+            data=self._prepared.dealt_fingerprint,
+            model=prints.model,
+            partition=prints.partition,
         )
         self._storage.write(f"{FOLDER}/{manifest.name}", manifest.to_json())
         self._last = manifest
@@ -255,13 +256,14 @@ class Checkpoints:
 
     def _check_data(self, manifest: Manifest) -> None:
         assert self._prepared is not None
-        data, model = self._prepared.fingerprints
-        if manifest.data != data:
+        prints = self._prepared.fingerprints
+        same_clusters = manifest.partition in (None, prints.partition)
+        if manifest.data != self._prepared.dealt_fingerprint or not same_clusters:
             raise InputError(
                 f"the data are not those that {self._storage.path} began with: bring back the old ones, or start a new"
                 " run"
             )
-        if manifest.model != model:
+        if manifest.model != prints.model:
             raise InputError(
                 f"the initial model is not the one that {self._storage.path} began with: the model's code, or torch,"
                 " has changed since; bring back the old version, or start a new run"
@@ -362,15 +364,7 @@ def _client_states(arrays: Mapping[str, np.ndarray], size: int) -> dict[int, Cli
     return {client: ClientState(held, frozenset(held)) for client, held in models.items()}
 
 
-def _fixed_keys(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _fixed_keys(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Return the config as dotted keys, without those that may change."""
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        name = f"{prefix}{key}"
-        if name in FREE_KEYS:
-            continue
-        if isinstance(value, Mapping):
-            flat |= _fixed_keys(value, f"{name}.")
-        else:
-            flat[name] = value
-    return flat
+    free = tuple(f"{key}." for key in FREE_KEYS)
+    return {key: value for key, value in dotted_keys(tree).items() if not f"{key}.".startswith(free)}

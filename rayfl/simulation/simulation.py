@@ -95,6 +95,7 @@ class Simulation:
             config=note,
             metrics=self._prepared.facts.metrics,
             sketches=config.output.sketches > 0,
+            notes=self._prepared.fingerprints.note(),
         ) as self._writer:
             yield
 
