@@ -10,6 +10,7 @@ import numpy as np
 from rayfl.config import load_config
 from rayfl.launch import simulate
 from rayfl.results import Run, RunWriter, Storage
+from rayfl.results.fingerprints import Fingerprints
 from rayfl.simulation.folder import config_file
 from rayfl.simulation.screen import Screen
 
@@ -53,7 +54,7 @@ def written_run(
 ) -> None:
     """Write a run's folder without training: tables of any size, with names that nobody would choose."""
     rng = np.random.default_rng(0)
-    storage = Storage(folder / name)
+    storage, seed = Storage(folder / name), int(config.get("seed", 0))
     overrides = {
         "method.name": method,
         "federation": "serial",
@@ -63,7 +64,8 @@ def written_run(
     }
     storage.write("config.yaml", config_file(load_config(None, overrides)))
     truth = rng.integers(0, 4, clients)
-    with RunWriter(storage, name, method, int(config.get("seed", 0)), flush_seconds=1000) as writer:
+    start = Fingerprints("data", f"partition {seed}", "model").note()
+    with RunWriter(storage, name, method, seed, flush_seconds=1000, notes=start) as writer:
         for number in range(1, rounds + 1):
             cluster = np.where(rng.random(clients) < 0.05, rng.integers(0, 4, clients), truth)
             accuracy = np.clip(rng.normal(level + 0.1 * number, 0.1, clients), 0, 1)

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import report_runs
-from report_runs import figures, trace, written_run
+from report_runs import figures, small_run, trace, written_run
 
 import rayfl
 from rayfl.analysis.report.sampling import stratified
@@ -303,7 +303,7 @@ def test_bad_input_is_told_in_one_line(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="baseline='ifca': no run is called that"):
         rayfl.report(folder, tmp_path / "r.html", baseline="ifca")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="there is no run to report"):
+    with pytest.raises(InputError, match="holds no run: give run folders"):
         rayfl.report(tmp_path / "empty", tmp_path / "r.html")
     written_run(tmp_path, "damaged", 4, 2)
     next((tmp_path / "damaged" / "rounds").iterdir()).write_bytes(b"PAR1 no more")
@@ -336,3 +336,22 @@ def test_a_page_holds_one_copy_of_plotly_and_no_address_to_fetch_from(page: str)
     assert page.count("plotly.js v") == 1
     assert not re.findall(r'<(?:script|link|img|iframe)[^>]+(?:src|href)="(?!data:)', page)
     assert "default-src 'none'" in page
+
+
+def test_the_table_is_that_of_rayfl_compare(folder: Path, page: str) -> None:
+    wanted = rayfl.compare(folder).set_index("method").loc["fedac"]
+    row = re.search(r"<tr><td><span[^>]*></span>fedac</td>(<td.*?)</tr>", page[page.index('id="table-results-') :])
+    assert row is not None
+    cells = re.sub(r"<[^>]*>", "|", row[1])
+    assert f"{wanted['mean']:.4f} ± {wanted['std']:.4f}" in cells
+    assert f"{abs(wanted['difference']):.4f}" in cells
+    assert f"{wanted['worst10']:.3f}" in cells
+
+
+def test_runs_that_did_not_begin_alike_are_not_paired(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        small_run(tmp_path, f"name=fedavg{seed}", f"seed={seed}", "method.name=fedavg", "rounds=2")
+    small_run(tmp_path, "name=local0", "seed=0", "method.name=local", "rounds=2")
+    small_run(tmp_path, "name=local1", "seed=1", "method.name=local", "rounds=2", "partition.seed=5")
+    dots = figures(rayfl.report(tmp_path, tmp_path / "r.html").read_text())["paired"]["data"][0]
+    assert [point[0] for point in dots["customdata"]] == [0]

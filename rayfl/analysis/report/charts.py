@@ -60,10 +60,11 @@ def figure(traces: Sequence[Mapping[str, Any]], x: str = "", y: str = "", **layo
         "plot_bgcolor": "rgba(0,0,0,0)",
         "colorway": list(PALETTE),
         "hoverlabel": {"font": {"size": 13}, "namelength": 60},
-        "legend": {"orientation": "h", "x": 0, "y": -0.2, "yanchor": "top", "font": {"size": 12.5}},
+        "legend": {"orientation": "h", "x": 0, "yanchor": "top", "font": {"size": 12.5}},
         "xaxis": _axis(x),
         "yaxis": _axis(y),
         "dragmode": "zoom",
+        "modebar": {"bgcolor": "rgba(255,255,255,0.85)", "color": "#9aa5b1", "activecolor": "#0b5cad"},
     }
     for key, value in layout.items():
         inside = isinstance(value, Mapping) and key in base
@@ -130,5 +131,6 @@ def _axis(title: str) -> dict[str, Any]:
         "linecolor": "#c3ccd6",
         "zeroline": False,
         "automargin": True,
+        "ticks": "",
         "tickfont": {"size": 12, "color": _SOFT},
     }

@@ -163,13 +163,13 @@ def _which(study: Study, shown: Sequence[int], too_many: Sequence[int]) -> str:
     """Say which runs can be chosen from."""
     if len(study.runs) == 1:
         return ""
-    text = "Choose a run."
+    text = ""
     if len(study.detailed) < len(study.runs):
         text += f" Of {count(len(study.runs), 'run')}, the first seed of each configuration is here."
     if too_many:
         names = [study.run_names[number] for number in too_many]
         text += f" Left out to keep the page small: {listed(names, 3)}."
-    return text
+    return text.strip()
 
 
 def _size(block: Block) -> int:

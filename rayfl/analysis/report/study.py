@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from rayfl.analysis.labels import Label, labels
+from rayfl.analysis.comparison import Comparison, compare_runs, pairs
+from rayfl.analysis.labels import Label, label_runs, labels
 from rayfl.analysis.metrics import by_round, lower_is_better, require_metric
 from rayfl.analysis.report.charts import Look, looks
 from rayfl.errors import InputError, closest
@@ -102,20 +103,37 @@ class Study:
         }
 
     @cached_property
-    def best(self) -> dict[str, str]:
-        """The label with the best mean in each setting that has any value."""
-        means = self.final.groupby(["setting", "label"], sort=False)["value"].mean()
-        return {
-            str(setting): str((of.idxmin() if self.lower else of.idxmax())[1])
-            for setting, of in means.groupby(level="setting", sort=False)
-        }
+    def comparison(self) -> Comparison | None:
+        """What `rayfl compare` finds in the runs, unfinished ones too; None if none was evaluated."""
+        if self.final.empty:
+            return None
+        begun = [self.runs[number] for number in self.final["run"]]
+        rows = label_runs([run.config for run in begun]).rows
+        names = zip(rows, self.final["label"], self.final["method"], strict=True)
+        of_baseline = [row for row, label, method in names if self.baseline in (label, method)]
+        baseline = of_baseline[0] if of_baseline else None
+        return compare_runs(begun, metric=self.metric, baseline=baseline, partial=True)
 
-    def baseline_in(self, setting: str) -> str | None:
-        """Return the whole label of the baseline in a setting, None if the setting does not have it."""
-        if self.baseline is None or self.baseline in self.names:
-            return self.baseline
-        label = str(Label(self.baseline, setting))
-        return label if label in self.names else None
+    @cached_property
+    def paired(self) -> set[tuple[str, int]]:
+        """The label and the seed of each run that began with the same data and model as the baseline's run."""
+        found: set[tuple[str, int]] = set()
+        if self.comparison is None or self.comparison.baseline is None:
+            return found
+        name = {run.path: label for run, label in zip(self.runs, self.names, strict=True)}
+        cells = self.comparison.cells
+        for (setting, _), cell in cells.items():
+            against = cells.get((setting, self.comparison.baseline), {})
+            found |= {(name[ours.run.path], ours.run.config.seed) for ours, _ in pairs(cell, against)}
+        return found
+
+    def colour_of(self, setting: str, method: str) -> str:
+        """Return the colour of a row of the comparison: that of its runs in all charts."""
+        if self.comparison is None:
+            raise ValueError("there is no comparison")
+        path = next(iter(self.comparison.cells[setting, method].values())).run.path
+        number = next(n for n, run in enumerate(self.runs) if run.path == path)
+        return self.looks[self.names[number]].colour
 
 
 def make_study(

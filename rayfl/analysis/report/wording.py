@@ -24,6 +24,15 @@ def number(value: float | None, digits: int = 4) -> str:
     return f"{value:.{digits}g}"
 
 
+def signed(value: float) -> str:
+    """Return a difference with its sign.
+
+    >>> signed(0.25), signed(-0.25)
+    ('+0.2500', '\u22120.2500')
+    """
+    return ("+" if value >= 0 else "\u2212") + number(abs(value))
+
+
 def plus_minus(mean: float, std: float | None) -> str:
     """Return a mean with its standard deviation, where it has one.
 
@@ -60,6 +69,7 @@ def metric_name(metric: str) -> str:
     ('macro-F1', 'MSE')
     """
     known = {"macro_f1": "macro-F1", "mse": "MSE", "mae": "MAE", "rmse": "RMSE", "r2": "R²", "auroc": "AUROC"}
+    known["accuracy_worst10"] = "accuracy of the worst 10 %"
     return known.get(metric, metric.replace("_", " "))
 
 

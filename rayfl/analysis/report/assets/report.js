@@ -19,7 +19,11 @@
     if (shown > 0) {
       const longest = Math.max(...named.map((trace) => trace.name.length));
       const perRow = Math.max(1, Math.floor((width - 70) / (longest * 6.6 + 48)));
-      height += 20 * (Math.ceil(shown / perRow) - 1);
+      const rows = Math.ceil(shown / perRow);
+      height += 20 * (rows - 1);
+      // The legend stands right below the title of the axis, whatever the height of the chart is.
+      const inside = height - layout.margin.t - layout.margin.b - 20 * rows;
+      layout.legend = { ...layout.legend, y: -52 / Math.max(inside, 80) };
     }
     layout.height = height;
     if (width < NARROW) {

@@ -8,7 +8,7 @@ from rayfl.analysis.report.charts import figure, line
 from rayfl.analysis.report.sections.performance import thinned
 from rayfl.analysis.report.study import Study
 from rayfl.analysis.report.text import cut
-from rayfl.analysis.report.wording import NOTHING, metric_name, number, quantity
+from rayfl.analysis.report.wording import NOTHING, listed, metric_name, number, quantity
 from rayfl.analysis.views.costs import cost, time_to_target
 
 
@@ -25,11 +25,12 @@ def cost_section(study: Study) -> Section | None:
     )
     charts = []
     for column, unit, title, heading in axes:
-        traces = []
+        traces, drawn = [], set()
         for label in study.distinct:
             rows = thinned(means[means["label"] == label])
             if rows.empty or not rows[column].any():
                 continue
+            drawn.add(label)
             hover = f"round %{{customdata}}: %{{y:.4f}} after %{{x:.4g}} {'MB' if column == 'bytes' else 's'}"
             x, y, look = rows[column].to_numpy() / unit, rows["value"].to_numpy(), study.looks[label]
             traces.append(line(x, y, label, look, customdata=rows["round"].to_numpy(), hovertemplate=hover))
@@ -38,7 +39,9 @@ def cost_section(study: Study) -> Section | None:
             wide = spread.min() > 0 and max(t["x"][-1] for t in traces) / min(t["x"][-1] for t in traces) > 20
             kind = {"type": "log"} if wide else {"rangemode": "tozero"}
             chart = figure(traces, title, name, xaxis=kind, showlegend=len(traces) > 1, hovermode="closest")
-            charts.append(Chart(f"cost-{column}", chart, heading, height=370))
+            silent = [label for label in dict.fromkeys(means["label"]) if label not in drawn]
+            caption = f"Not drawn, since it sends nothing: {listed(silent)}." if silent else ""
+            charts.append(Chart(f"cost-{column}", chart, heading, caption, height=370))
     blocks: list[Block] = [Row(charts)] if charts else []
     blocks += _targets(study)
     lead = (
@@ -71,7 +74,7 @@ def _targets(study: Study) -> list[Block]:
     why = "" if study.target is not None else " The target is nine tenths of the best mean: choose another by --target."
     if study.target is None and study.lower:
         why = " The target is 1.1 times the best mean: choose another by --target."
-    text = f"To reach a {name} of {side} {number(target)}: means over the runs that did.{why}"
+    text = f"What it took to reach {name} {number(target)} ({side}): means over the runs that did.{why}"
     columns = ["configuration", "runs that did", "rounds", "traffic", "time"]
     return [Paragraph(text), DataTable(columns, rows, frozenset(range(1, 5)), name="target")]
 

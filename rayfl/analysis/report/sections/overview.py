@@ -1,14 +1,17 @@
 """The top of the page: the answer in a sentence or two, the size of the study, what was compared and what differed."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
+
+import pandas as pd
 
 from rayfl.analysis.labels import NOT_COMPARED
 from rayfl.analysis.report.blocks import Block, Cell, DataTable, Folded, Paragraph, Section
 from rayfl.analysis.report.study import Study
 from rayfl.analysis.report.text import cut
 from rayfl.analysis.report.wording import NOTHING, count, listed, metric_name, number, plus_minus
-from rayfl.analysis.views.performance import paired_differences
+from rayfl.analysis.statistics import can_tell
 
 #: Settings with more answers than this are left to the table.
 _MOST_ANSWERS = 3
@@ -23,24 +26,16 @@ def title(study: Study) -> str:
 
 def answers(study: Study) -> list[Paragraph]:
     """Return the best method of each setting, by how much, and over how many seeds."""
-    final = study.final
-    if final.empty:
+    comparison = study.comparison
+    if comparison is None:
         return [Paragraph("No run has been evaluated yet, so there is no result to show.", "answer")]
-    name = metric_name(study.metric)
+    settings = comparison.settings
     told = []
-    for setting, best in list(study.best.items())[:_MOST_ANSWERS]:
-        here = final[final["setting"] == setting]
-        values = here[here["label"] == best]["value"]
-        shown = f"{name} {plus_minus(values.mean(), values.std())} ({count(len(values), 'seed')})"
-        method = here[here["label"] == best]["method"].iloc[0]
-        place = f"With {setting}: " if setting else ""
-        if here["label"].nunique() == 1:
-            told.append(f"{place}{method} reaches {shown}.")
-        else:
-            worst = "lowest" if study.lower else "best"
-            told.append(f"{place}{method} has the {worst} {name}: {_after_colon(shown, name)}.{_lead(study, setting)}")
-    if len(study.best) > _MOST_ANSWERS:
-        told.append(f"There are {len(study.best)} settings in all: see the table.")
+    for setting in settings[:_MOST_ANSWERS]:
+        place = f"{setting}: " if len(settings) > 1 else ""
+        told.append(f"{place}{_answer(study, comparison.summary[comparison.summary['setting'] == setting])}")
+    if len(settings) > _MOST_ANSWERS:
+        told.append(f"There are {len(settings)} settings in all: see the table.")
     paragraphs = [Paragraph(text, "answer") for text in told]
     unfinished = [run for run in study.runs if not run.finished]
     if unfinished:
@@ -50,36 +45,33 @@ def answers(study: Study) -> list[Paragraph]:
     return paragraphs
 
 
-def _after_colon(shown: str, name: str) -> str:
-    return shown.removeprefix(f"{name} ")
-
-
-def _lead(study: Study, setting: str) -> str:
-    """Say how far the best is from the baseline, seed by seed; or from the second, if it is the baseline itself."""
-    best, baseline = study.best[setting], study.baseline_in(setting)
-    if baseline is None:
-        return ""
-    if best == baseline:
-        means = study.final[study.final["setting"] == setting].groupby("label")["value"].mean()
-        second = means.drop(best).sort_values(ascending=study.lower)
-        gap = means[best] - second.iloc[0]
-        return f" It is {_above(gap)} {_method(study, str(second.index[0]))}, the next best."
-    pairs = paired_differences(study.runs, baseline, study.metric)
-    differences = pairs[pairs["label"] == best]["difference"]
-    if differences.empty:
-        return ""
-    wins = int((differences < 0).sum() if study.lower else (differences > 0).sum())
-    of = count(len(differences), "seed")
-    each = f"better in all {of}" if wins == len(differences) > 1 else f"better in {wins} of {of}"
-    return f" It is {_above(differences.mean())} {_method(study, baseline)} ({each})."
-
-
-def _above(gap: float) -> str:
-    return f"{number(abs(gap))} {'above' if gap >= 0 else 'below'}"
-
-
-def _method(study: Study, label: str) -> str:
-    return study.labels[study.names.index(label)].method
+def _answer(study: Study, rows: pd.DataFrame) -> str:
+    """Return the best of the rows of one setting, in a sentence or two."""
+    name = metric_name(study.metric)
+    ranked = rows.sort_values("mean", ascending=study.lower, kind="stable").to_dict("records")
+    best = ranked[0]
+    value = f"{plus_minus(best['mean'], best['std'])} ({count(int(best['n']), 'seed')})"
+    if len(ranked) == 1:
+        return f"{best['method']} reaches {name} {value}."
+    text = f"{best['method']} has the {'lowest' if study.lower else 'best'} {name}: {value}."
+    baseline = study.comparison.baseline if study.comparison is not None else None
+    if best["method"] == baseline:
+        text += f" Next comes {ranked[1]['method']} with {plus_minus(ranked[1]['mean'], ranked[1]['std'])}."
+    elif best["pairs"]:
+        side = "above" if best["difference"] >= 0 else "below"
+        low, high = sorted((abs(best["low"]), abs(best["high"])))
+        interval = f"95 % interval {number(low)} to {number(high)}, "
+        one_side = best["low"] * best["high"] > 0
+        if not one_side:  # the interval has both signs, or there is none
+            interval = "" if math.isnan(best["low"]) else "but the 95 % interval includes zero, "
+        pairs = count(int(best["pairs"]), "paired seed")
+        text += f" It is {number(abs(best['difference']))} {side} {baseline} ({interval}{pairs})."
+    alike = [str(row["method"]) for row in ranked if row["not_worse"]]
+    if alike:
+        text += f" A paired test does not find {listed(alike, 3)} worse."
+    elif not can_tell(int(max(row["pairs_best"] for row in ranked))):
+        text += " There are too few paired seeds for a test at 5 %."
+    return text
 
 
 def facts(study: Study) -> list[tuple[str, str]]:
@@ -105,17 +97,22 @@ def compared(study: Study) -> Section:
     trees = [flat(run.config.to_tree()) for run in study.runs]
     keys = list(dict.fromkeys(key for tree in trees for key in tree))
     common = {key: trees[0][key] for key in keys if all(key in t and t[key] == trees[0][key] for t in trees)}
-    differing = [key for key in keys if key not in common and not _set_aside(key)]
+    differing = [key for key in keys if key not in common and not _set_aside(key) and key != "method.name"]
     blocks: list[Block] = []
     if len(study.distinct) > 1:
-        rows = []
-        for name in study.distinct:
-            members = [number for number, other in enumerate(study.names) if other == name]
-            values = [_joined([trees[number].get(key) for number in members]) for key in differing]
-            seeds = [study.runs[number].config.seed for number in members]
-            rows.append([Cell(cut(name), colour=study.looks[name].colour), *values, _seeds(seeds)])
-        columns = ["configuration", *differing, "seeds"]
-        blocks.append(DataTable(columns, rows, name="differences"))
+        members = {name: [trees[n] for n, other in enumerate(study.names) if other == name] for name in study.distinct}
+        values = {key: [_joined([tree.get(key) for tree in of]) for of in members.values()] for key in differing}
+        shared = [key for key in differing if len({v for v in values[key] if v != NOTHING}) > 1]
+        single = [key for key in differing if key not in shared]
+        blocks.append(_differences(study, {key: values[key] for key in shared}))
+        if single:
+            pairs = [(key, _joined([tree.get(key) for tree in trees if key in tree])) for key in single]
+            whose = [
+                listed([n for n, v in zip(members, values[key], strict=True) if v != NOTHING], 4) for key in single
+            ]
+            rows = [[key, value, who] for (key, value), who in zip(pairs, whose, strict=True)]
+            text = f"{count(len(single), 'option')} that only some methods have"
+            blocks.append(Folded(text, [DataTable(["option", "value", "methods"], rows, name="options")]))
     settled = [(key, _shown(value)) for key, value in common.items() if not _set_aside(key)]
     table = DataTable(["setting", "value"], settled, name="common")
     summary = f"{count(len(settled), 'setting')} that all runs share" if len(study.runs) > 1 else "All settings"
@@ -125,8 +122,21 @@ def compared(study: Study) -> Section:
     elif len(study.distinct) == 1:
         lead = f"{count(len(study.runs), 'run')} of {study.names[0]}, which differ in nothing but the seed."
     else:
-        lead = f"{count(len(study.distinct), 'configuration')}. A dash means that the key is not there or not set."
+        lead = f"{count(len(study.distinct), 'configuration')}, and what differs between them besides the method."
     return Section("compared", "What was compared", blocks, lead)
+
+
+def _differences(study: Study, values: Mapping[str, list[str]]) -> DataTable:
+    """Return what differs: a row per configuration."""
+    seeds = [
+        _seeds([run.config.seed for run, other in zip(study.runs, study.names, strict=True) if other == name])
+        for name in study.distinct
+    ]
+    rows = [
+        [Cell(cut(name), colour=study.looks[name].colour), *[of[place] for of in values.values()], seeds[place]]
+        for place, name in enumerate(study.distinct)
+    ]
+    return DataTable(["configuration", *values, "seeds"], rows, name="differences")
 
 
 def flat(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:

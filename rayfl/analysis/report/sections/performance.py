@@ -57,6 +57,8 @@ def paired_section(study: Study) -> Section | None:
     if study.baseline is None or study.final.empty:
         return None
     frame = paired_differences(study.runs, study.baseline, study.metric)
+    all_pairs = len(frame)
+    frame = frame[[pair in study.paired for pair in zip(frame["label"], frame["seed"], strict=True)]]
     if frame.empty:
         return None
     order = [name for name in study.distinct if name in set(frame["label"])]
@@ -96,7 +98,13 @@ def paired_section(study: Study) -> Section | None:
         traces,
         f"difference in {name}",
         yaxis={"autorange": "reversed", "type": "category", "title": {"text": ""}},
-        xaxis={"zeroline": True, "zerolinecolor": "#7a8593", "zerolinewidth": 1.5, "tickformat": "+"},
+        xaxis={
+            "zeroline": True,
+            "zerolinecolor": "#7a8593",
+            "zerolinewidth": 1.5,
+            "tickformat": "+",
+            "rangemode": "tozero",
+        },
         showlegend=False,
         hovermode="closest",
     )
@@ -104,8 +112,11 @@ def paired_section(study: Study) -> Section | None:
         f"Each dot is one seed: its {name} minus that of {study.baseline} with the same seed, at the last round that"
         f" both have evaluated. The bar is the mean. Dots to the {better} of zero are better than {study.baseline}."
     )
-    block = Chart("paired", chart, f"Difference to {study.baseline}", height=110 + 46 * len(order))
-    return Section("paired", "Differences, seed by seed", [block], lead)
+    blocks: list[Block] = [Chart("paired", chart, f"Difference to {study.baseline}", height=110 + 46 * len(order))]
+    if len(frame) < all_pairs:
+        left = f"{all_pairs - len(frame)} pairs are left out: the runs did not begin alike, see the notes on the table."
+        blocks.append(Paragraph(left, "note"))
+    return Section("paired", "Differences, seed by seed", blocks, lead)
 
 
 def sensitivity_section(study: Study) -> Section | None:

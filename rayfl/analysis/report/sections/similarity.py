@@ -64,12 +64,13 @@ def matrix(study: Study, number: int) -> list[Block]:
         meta={"narrow_margin": {"l": 6, "r": 48}},
         **more,
     )
+    measure = found.measure[0].upper() + found.measure[1:]
     caption = (
-        f"{found.measure[0].upper()}{found.measure[1:]} after round {found.round}; dark means alike. Rows and columns"
+        f"{measure} after round {found.round}; dark means alike. Rows and columns"
         " are clients, ordered by found cluster. The strips on the right show each row's found and planted cluster."
     )
     caption += said(len(shown), len(found))
-    return [Chart(f"similarity-{number}", chart, "Similarity between clients", caption, height=520)]
+    return [Chart(f"similarity-{number}", chart, measure, caption, height=520)]
 
 
 def labels_of_clients(study: Study, number: int, known: dict[str, Any]) -> list[Block]:

@@ -1,56 +1,80 @@
-"""The table: each configuration's metric over seeds, with what else matters at the last evaluated round."""
+"""The table: methods over seeds with differences to the baseline, as `rayfl compare` has it, and its notes."""
+
+import math
+from typing import Any
 
 import pandas as pd
 
-from rayfl.analysis.metrics import by_round
-from rayfl.analysis.report.blocks import Block, Cell, DataTable, Section
+from rayfl.analysis.report.blocks import Block, Cell, DataTable, Paragraph, Section
 from rayfl.analysis.report.study import Study
 from rayfl.analysis.report.text import cut
-from rayfl.analysis.report.wording import NOTHING, metric_name, plus_minus
+from rayfl.analysis.report.wording import NOTHING, metric_name, number, plus_minus, signed
 
-#: Columns beside the metric, where runs have them: name in `rounds`, heading, explanation.
+#: Columns beside the metric, where runs have them: name in the comparison, heading, explanation, digits.
 _BESIDE = (
-    ("macro_f1", "macro-F1", "mean over classes, weighted by test size over clients"),
-    ("accuracy_worst10", "worst 10 %", "mean accuracy of the tenth of clients that is worst off"),
-    ("accuracy_std", "spread", "standard deviation of the accuracy over clients"),
-    ("clusters", "clusters", "number of clusters"),
-    ("ari", "ARI", "adjusted Rand index against the planted clusters: 1 is perfect, 0 is chance"),
+    ("worst10", "worst 10 %", "mean of the tenth of clients that is worst off", 3),
+    ("client_std", "spread", "standard deviation over clients", 3),
+    ("worse_than_baseline", "worse off", "share of clients that are worse off than under the baseline", 3),
+    ("worse_than_local", "worse than alone", "share of clients that would do better alone (method local)", 3),
+    ("clusters", "clusters", "number of clusters", 1),
+    ("ari", "ARI", "adjusted Rand index against the planted clusters: 1 is perfect, 0 is chance", 2),
 )
+#: Notes that are shown; of many broken runs, the first are enough.
+_MOST_NOTES = 12
 
 
 def table_section(study: Study) -> Section | None:
-    """Return a table per setting, best configuration first."""
-    if study.final.empty:
+    """Return a table per setting, best method first, and what the reader must know about it."""
+    comparison = study.comparison
+    if comparison is None:
         return None
-    blocks: list[Block] = [_table(study, setting, number) for number, setting in enumerate(study.best)]
-    name = metric_name(study.metric)
-    lead = f"Mean ± standard deviation over seeds, at the last evaluated round; the best {name} comes first."
+    frame = comparison.summary
+    blocks: list[Block] = []
+    for place, setting in enumerate(comparison.settings):
+        caption = setting if len(comparison.settings) > 1 else ""
+        blocks.append(_table(study, frame[frame["setting"] == setting], caption, place))
+    if frame["not_worse"].any():
+        blocks.append(Paragraph("≈: a paired test at 5 % does not find it worse than the best.", "note"))
+    for note in comparison.notes[:_MOST_NOTES]:
+        blocks.append(Paragraph(f"{note[0].upper()}{note[1:]}.", "note"))
+    if len(comparison.notes) > _MOST_NOTES:
+        blocks.append(Paragraph(f"`rayfl compare` has {len(comparison.notes) - _MOST_NOTES} more notes.", "note"))
+    lead = "Mean ± standard deviation over seeds, at the last evaluated round."
+    if (frame["pairs"] > 0).any():
+        lead += (
+            f" Differences are to {comparison.baseline}, between runs with the same seed, data and initial model, with"
+            " a 95 % bootstrap interval."
+        )
     return Section("table", "Results", blocks, lead)
 
 
-def _table(study: Study, setting: str, number: int) -> DataTable:
-    here = study.final[study.final["setting"] == setting]
-    means = here.groupby("label", sort=False)["value"].mean().sort_values(ascending=study.lower, kind="stable")
-    beside = [(key, heading, hint) for key, heading, hint in _BESIDE if key != study.metric and _has(study, here, key)]
-    rows = []
-    for label in means.index:
-        of = here[here["label"] == label]
-        cells: list[Cell | str] = [Cell(cut(str(label)), colour=study.looks[str(label)].colour)]
-        cells.append(Cell(plus_minus(of["value"].mean(), of["value"].std()), best=label == study.best[setting]))
-        cells.append(str(len(of)))
-        for key, _, _ in beside:
-            values = _last(study, of, key)
-            cells.append(NOTHING if values.empty else plus_minus(values.mean(), values.std()))
-        rows.append(cells)
-    columns = ["configuration", metric_name(study.metric), "seeds", *[heading for _, heading, _ in beside]]
-    hints = {place: hint for place, (_, _, hint) in enumerate(beside, start=3)}
-    return DataTable(columns, rows, frozenset(range(1, len(columns))), setting, hints, f"results-{number}")
+def _table(study: Study, rows: pd.DataFrame, caption: str, place: int) -> DataTable:
+    rows = rows.sort_values("mean", ascending=study.lower, kind="stable")
+    beside = [entry for entry in _BESIDE if rows[entry[0]].notna().any()]
+    paired = bool((rows["pairs"] > 0).any())
+    columns = ["method", metric_name(study.metric), "seeds"]
+    columns += [f"difference to {study.comparison.baseline}"] if paired and study.comparison is not None else []
+    hints = {len(columns) + n: hint for n, (_, _, hint, _) in enumerate(beside)}
+    columns += [heading for _, heading, _, _ in beside]
+    cells = []
+    for row in rows.to_dict("records"):
+        line: list[Cell | str] = [
+            Cell(cut(str(row["method"])), colour=study.colour_of(str(row["setting"]), str(row["method"]))),
+            Cell(plus_minus(row["mean"], row["std"]), best=bool(row["best"]), mark="≈" if row["not_worse"] else ""),
+            str(row["n"]),
+        ]
+        if paired:
+            line.append(_difference(row))
+        line += [number(row[key], digits) for key, _, _, digits in beside]
+        cells.append(line)
+    numeric = frozenset(range(1, len(columns)))
+    return DataTable(columns, cells, numeric, caption, hints, f"results-{place}")
 
 
-def _has(study: Study, rows: pd.DataFrame, key: str) -> bool:
-    return not _last(study, rows, key).empty
-
-
-def _last(study: Study, rows: pd.DataFrame, key: str) -> pd.Series:
-    values = {number: by_round(study.runs[number], key) for number in rows["run"]}
-    return pd.Series({number: of.iloc[-1] for number, of in values.items() if len(of)}, dtype=float)
+def _difference(row: dict[Any, Any]) -> Cell:
+    if not row["pairs"]:
+        return Cell(NOTHING)
+    interval = "" if math.isnan(row["low"]) else f"({signed(row['low'])} to {signed(row['high'])})"
+    test = "" if math.isnan(row["p"]) else f"; sign-flip test: p = {row['p']:.3g}"
+    pairs = f"{row['pairs']} pairs of runs" if row["pairs"] > 1 else "one pair of runs"
+    return Cell(signed(row["difference"]), mark=interval, hint=f"{pairs}{test}")
