@@ -27,6 +27,7 @@ __all__ = [
     "compare",
     "load",
     "load_all",
+    "report",
     "resume",
     "run",
     "sweep",
@@ -139,6 +140,26 @@ def compare(
 
     found = gather(runs)
     return compare_runs(found, metric=metric, at=at, baseline=baseline, target=target, partial=partial).summary
+
+
+def report(
+    runs: "str | Path | Run | Sequence[str | Path | Run]",
+    path: "str | Path" = "report.html",
+    *,
+    metric: str | None = None,
+    baseline: str | None = None,
+    target: float | None = None,
+) -> "Path":
+    """Write one self-contained interactive page about runs, finished or still running; return its path.
+
+    `runs` are `Run` objects, run folders, or folders that hold runs. `metric` is a column of `rounds`, by default the
+    first that the task has; `baseline` is a label, by default `fedavg`; `target` is the metric whose cost is asked for.
+    """
+    from rayfl.analysis.report import check_report_file, write_report
+    from rayfl.comparing import gather
+
+    check_report_file(Path(path))
+    return write_report(gather(runs), path, metric=metric, baseline=baseline, target=target)
 
 
 def _split(callbacks: Any) -> tuple[list[Any], dict[str, Any]]:

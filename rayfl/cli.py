@@ -161,6 +161,20 @@ def partition(
 
 
 @app.command()
+def report(
+    folders: Annotated[list[str], typer.Argument(metavar="DIR...", help="run folders, or folders that hold runs")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="the page to write")] = Path("report.html"),
+    metric: Annotated[str | None, typer.Option(help="a column of rounds; default: the task's first metric")] = None,
+    baseline: Annotated[str | None, typer.Option(help="what others are compared with; default: fedavg")] = None,
+    target: Annotated[float | None, typer.Option(help="the value of the metric whose cost is asked for")] = None,
+) -> None:
+    """Write one self-contained interactive page about runs, finished or still running."""
+    from rayfl import report as write
+
+    print(write(folders, output, metric=metric, baseline=baseline, target=target))
+
+
+@app.command()
 def methods() -> None:
     """List every method and add-on with its options."""
     from rayfl.methods import METHODS

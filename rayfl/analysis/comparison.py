@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rayfl.analysis.comparison_labels import Labels, label_runs, natural_order
 from rayfl.analysis.comparison_notes import began_alike, pairing_notes, run_notes, seed_notes, test_notes
-from rayfl.analysis.labels import Labels, label_runs, natural_order
 from rayfl.analysis.measures import At, Measured, check_at, has_metric, less_is_better, measure, metric_names
 from rayfl.analysis.statistics import LEVEL, can_tell, paired_difference, sign_flip_test, summary
 from rayfl.errors import InputError, closest

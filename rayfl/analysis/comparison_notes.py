@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rayfl.analysis.labels import natural_order
+from rayfl.analysis.comparison_labels import natural_order
 from rayfl.analysis.measures import Measured
 from rayfl.analysis.statistics import can_tell, smallest_p
 from rayfl.config import Config, dotted_keys

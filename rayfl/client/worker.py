@@ -23,6 +23,7 @@ from rayfl.client.store import ClientState, ClientStates
 from rayfl.client.task import find_task
 from rayfl.client.trainee import Trainee
 from rayfl.client.vectorised import train_together
+from rayfl.clustering import count_sketch
 from rayfl.config import Config
 from rayfl.data import Dataset, Partition
 from rayfl.errors import ClientError
@@ -146,6 +147,12 @@ class Worker:
     def collect(self, _: Any, slot: str, clients: np.ndarray, where: slice) -> np.ndarray:
         """Return a piece of each client's model, stacked."""
         return np.stack([self.model_of(slot, c)[where] for c in clients.tolist()])
+
+    def sketches(self, _: Any, slot: str, clients: np.ndarray, size: int) -> np.ndarray:
+        """Return a sketch of how each client's model differs from the initial one (n, size)."""
+        parameters = slice(0, self.layout.parameters)
+        initial = self.initial[parameters]
+        return np.stack([count_sketch(self.model_of(slot, c)[parameters] - initial, size) for c in clients.tolist()])
 
     def map(self, arrays: Sequence[Any], order: MapOrder) -> tuple[list[tuple[np.ndarray, ...]], dict[str, list[int]]]:
         """Run a function on clients; return each one's results, and who has kept what. See Federation.map."""

@@ -16,7 +16,7 @@ from rayfl.config import Config, load_config
 from rayfl.errors import InputError
 from rayfl.input_tree import load_yaml
 from rayfl.results.fingerprints import Fingerprints, read_fingerprints
-from rayfl.results.schema import TABLES
+from rayfl.results.schema import SKETCHES, TABLES
 from rayfl.results.stopped import StoppedEarly, read_stopped
 from rayfl.results.storage import Storage
 from rayfl.results.writer import read_table
@@ -67,6 +67,11 @@ class Run:
     def clusters(self) -> "pd.DataFrame":
         """One row per round and cluster."""
         return self._table("clusters", ["round", "cluster"])
+
+    @cached_property
+    def sketches(self) -> "pd.DataFrame":
+        """One row per round and client that trained, if output.sketches asked for it: its model in a few numbers."""
+        return self._table("sketches", ["round", "client"], SKETCHES)
 
     @cached_property
     def extras(self) -> "pd.DataFrame":
@@ -139,11 +144,11 @@ class Run:
 
         return SavedModels(self._storage, self.config, number)
 
-    def _table(self, name: str, order: list[str]) -> "pd.DataFrame":
+    def _table(self, name: str, order: list[str], schema: pa.Schema | None = None) -> "pd.DataFrame":
         files = [f for f in self._storage.list(name) if f.endswith(".parquet")]
         parts = [read_table(self._storage.read(f"{name}/{f}")) for f in files]
         # A run of version 0.1 has fewer columns, one with metrics of its own more.
-        every = pa.schema([field.with_nullable(True) for field in TABLES[name]])
+        every = pa.schema([field.with_nullable(True) for field in schema or TABLES[name]])
         frame = pa.concat_tables([every.empty_table(), *parts], promote_options="default").to_pandas()
         if frame["method"].isna().any():
             frame = frame.assign(method=self.config.method.name, seed=self.config.seed)

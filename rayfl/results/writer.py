@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rayfl.errors import InputError
-from rayfl.results.schema import ALWAYS, TABLES, tables
+from rayfl.results.schema import ALWAYS, tables
 from rayfl.results.storage import Storage
 
 #: The tail is sealed when it holds this many rounds and a quarter of all rounds so far, or when rewriting it
@@ -102,7 +102,7 @@ class TableWriter:
 
 
 class RunWriter:
-    """The three tables of a run. Readers are at most `flush_seconds` and one round behind.
+    """The tables of a run. Readers are at most `flush_seconds` and one round behind.
 
     Where writing is slow, they are further behind, unless `flush_seconds` is 0: then every round is written.
     With `resume_after`, an interrupted run goes on after that round; see `TableWriter`. `config` goes into the metadata
@@ -120,13 +120,14 @@ class RunWriter:
         clock: Callable[[], float] = time.monotonic,
         config: Mapping[str, Any] | None = None,
         metrics: Sequence[str] = ALWAYS,
+        sketches: bool = False,
         notes: Mapping[bytes, str] | None = None,
     ) -> None:
         self._run, self._method, self._seed = run, method, seed
         note = {**({} if config is None else {_CONFIG: json.dumps(config)}), **(notes or {})} or None
         self._tables = {
             name: TableWriter(storage, name, schema.with_metadata(note), resume_after)
-            for name, schema in tables(metrics).items()
+            for name, schema in tables(metrics, sketches).items()
         }
         self._flush_seconds = flush_seconds
         self._clock = clock
@@ -139,6 +140,7 @@ class RunWriter:
         clients: Mapping[str, Any],
         clusters: Mapping[str, Any] | None = None,
         extras: Mapping[str, Any] | None = None,
+        sketches: Mapping[str, Any] | None = None,
     ) -> None:
         """Add one round: its row of `rounds`, and columns of the other tables, without run and round.
 
@@ -149,6 +151,8 @@ class RunWriter:
         self._tables["clients"].append({**clients, **labels, **key})
         if clusters is not None:
             self._tables["clusters"].append({**clusters, **key})
+        if sketches is not None:
+            self._tables["sketches"].append({**sketches, **key})
         text = json.dumps(_plain(extras or {}), sort_keys=True, allow_nan=False)
         self._tables["rounds"].append({**summary, **key, "extras": text})
         if self._clock() >= self._next_flush:
@@ -157,8 +161,8 @@ class RunWriter:
     def flush(self) -> None:
         """Put every round so far where readers see it; to be called before a checkpoint is written."""
         start = self._clock()
-        for name in TABLES:
-            self._tables[name].flush()
+        for table in self._tables.values():
+            table.flush()
         end = self._clock()
         # With a slow disk or very many clients, writing still takes no more than a tenth of the time.
         wait = max(self._flush_seconds, 9 * (end - start)) if self._flush_seconds > 0 else 0.0
@@ -175,13 +179,15 @@ class RunWriter:
         self.close()
 
 
-def check_tables(storage: Storage, last: int, method: str, seed: int, metrics: Sequence[str] = ALWAYS) -> int:
+def check_tables(
+    storage: Storage, last: int, method: str, seed: int, metrics: Sequence[str] = ALWAYS, sketches: bool = False
+) -> int:
     """Make sure, before anything is written, that a run can go on after round `last`; return its last round written.
 
     Every file must be whole, of this run, and hold every round once.
     """
     written = 0
-    for name, schema in tables(metrics).items():
+    for name, schema in tables(metrics, sketches).items():
         rounds: list[int] = []
         runs: set[str] = set()
         files = [f for f in storage.list(name) if f.endswith(".parquet")]

@@ -94,6 +94,7 @@ class Simulation:
             resume_after=self._checkpoints.round if self._resumed else None,
             config=note,
             metrics=self._prepared.facts.metrics,
+            sketches=config.output.sketches > 0,
             notes=self._prepared.fingerprints.note(),
         ) as self._writer:
             yield
@@ -147,7 +148,9 @@ class Simulation:
     def _write(self, record: RoundRecord) -> None:
         if self._recoveries:
             record = replace(record, extras={**record.extras, "recoveries": self._recoveries})
-        self._writer.write_round(record.number, record.summary, record.clients, record.clusters, record.extras)
+        self._writer.write_round(
+            record.number, record.summary, record.clients, record.clusters, record.extras, record.sketches
+        )
         self._screen.show_round(record)
         self._written, self._failures, self._recoveries = self._number, 0, []
 
