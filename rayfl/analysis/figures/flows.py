@@ -40,6 +40,8 @@ def flows(run: "Run", rounds: Sequence[int] | None = None, *, ax: Axes | None = 
     ax = _columns(axes(ax), where[chosen], places, bars=len(chosen) <= _MOST_COLUMNS)
     if len(chosen) <= _MOST_COLUMNS:
         ax.set_xticks(places, [str(number) for number in chosen])
+        ax.set_yticks([])  # there are gaps between bars
+        ax.yaxis.labelpad = 26 if (where[chosen[0]] == _NONE).any() else 10  # beyond the names of clusters
     else:
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_xlabel("round")

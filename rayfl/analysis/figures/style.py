@@ -15,6 +15,7 @@ from rayfl.errors import InputError
 #: Inches. A column of a two-column paper, and its whole width.
 WIDTHS = {"column": 3.3, "page": 6.9}
 
+STYLES = ("-", "--", ":", "-.")
 HEAT_MAP = LinearSegmentedColormap.from_list("heat", HEAT)
 
 _NAMES = {"macro_f1": "macro-F1", "ari": "ARI", "nmi": "NMI", "macro_f1_mean": "macro-F1, mean over clients"}
@@ -86,12 +87,18 @@ def shown_label(label: str, names: Mapping[str, str] | None) -> str:
 
 def line_look(number: int) -> dict[str, object]:
     """Return colour and line style of the n-th line: the first eight are solid, the next dashed, and so on."""
-    return {"color": colour(number % 8), "linestyle": ("-", "--", ":", "-.")[number // 8 % 4]}
+    return {"color": colour(number % 8), "linestyle": STYLES[number // 8 % len(STYLES)]}
 
 
 def cluster_colours(most: int) -> ListedColormap:
     """Return a map from cluster numbers 0 to `most` to their colours; what is missing is grey."""
     return ListedColormap([colour(number) for number in range(most + 1)]).with_extremes(bad=NOBODY)
+
+
+def legend_inside(ax: Axes) -> None:
+    """Put a legend where it covers least; a single line needs none."""
+    if len(ax.get_legend_handles_labels()[0]) > 1:
+        ax.legend(frameon=False)
 
 
 def legend_beside(ax: Axes, most: int = 16, **options: object) -> None:
