@@ -43,14 +43,14 @@ def cluster_sizes(run: "Run", *, kind: Literal["stacked", "lines"] = "stacked", 
             rounds,
             sizes.to_numpy().T,
             labels=shown,
-            colors=[colour(k) for k in sizes],
+            colors=[colour(int(str(k))) for k in sizes],
             linewidth=0.3,
             edgecolor="white",
         )
         ax.margins(x=0, y=0)
     else:
         for cluster, label in zip(sizes, shown, strict=True):
-            ax.plot(rounds, sizes[cluster], color=colour(cluster), label=label)
+            ax.plot(rounds, sizes[cluster], color=colour(int(str(cluster))), label=label)
         ax.set_ylim(bottom=0)
     ax.set_xlabel("round")
     ax.set_ylabel("clients")

@@ -79,8 +79,8 @@ def tuning(runs: "Sequence[Run]", *, names: Mapping[str, str] | None = None, ax:
         first = number == len(seen) - 1 and label not in ax.get_legend_handles_labels()[1]
         name = shown_label(label, names) if first else None
         style = STYLES[number % len(STYLES)]
-        line = {"color": colour(number), "linestyle": style}
-        ax.plot(rows["round"], rows["after"], drawstyle="steps-post", label=name, **line)
+        look = {**line_look(number), "linestyle": style}
+        ax.plot(rows["round"], rows["after"], drawstyle="steps-post", label=name, **look)
         right.plot(rows["round"], rows["granularity"], color="black", linewidth=0.8, linestyle=style)
     ax.set_xlabel("round")
     ax.set_ylabel("number of clusters")

@@ -73,7 +73,7 @@ def paths(run: "Run", *, ax: Axes | None = None) -> Axes:
     lines = np.stack([np.broadcast_to(where.columns.to_numpy(float), levels.shape), levels + offsets[:, None]], axis=2)
     colours = [colour(int(cluster)) for cluster in where.iloc[:, -1]]
     ax.add_collection(LineCollection(list(lines), colors=colours, linewidths=0.5, alpha=0.75))
-    ax.set_xlim(where.columns.min(), where.columns.max())
+    ax.set_xlim(float(lines[..., 0].min()), float(lines[..., 0].max()))
     ax.set_ylim(-0.5, len(clusters) - 0.5)
     ax.yaxis.set_major_locator(FixedLocator(range(len(clusters))))
     ax.set_yticklabels([str(cluster) for cluster in clusters])
