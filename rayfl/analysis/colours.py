@@ -1,7 +1,7 @@
 """The colours of all figures: safe for readers who do not tell red from green.
 
-The palette is that of Okabe and Ito (2008) without black, which stands for means, and without yellow, which is too light
-for lines on white; a dark violet and a brown stand in for them. Numbers beyond the palette get darker, then lighter
+The palette is that of Okabe and Ito (2008) without black, which is for means, and without yellow, which is too light
+for lines on white; a dark violet and a brown take their places. Numbers beyond the palette get darker, then lighter
 forms of the same colours, which not everyone can tell apart.
 """
 

@@ -24,7 +24,7 @@ def count_sketch(vector: Weights | Floats, size: int) -> Floats:
     if size < 1:
         raise ValueError(f"size is {size}; a sketch needs at least 1 number")
     buckets, signs = _hashes(len(vector), size)
-    return np.bincount(buckets, weights=vector * signs, minlength=size)
+    return np.bincount(buckets, weights=vector * signs, minlength=size).astype(np.float64, copy=False)
 
 
 @lru_cache(maxsize=2)

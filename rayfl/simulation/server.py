@@ -214,8 +214,8 @@ class Server:
         if not size:
             return None
         who = cohort[self.fed.has_model(cohort)]
-        found = self.fed.sketches(who, size).astype(np.float32) if len(who) else []
-        return {"client": who, "sketch": list(found)}
+        found = self.fed.sketches(who, size) if len(who) else np.empty((0, size))
+        return {"client": who, "sketch": list(found.astype(np.float32))}
 
     def _record(
         self, number: int, cohort: np.ndarray, scores: Scores | None, extras: dict[str, Any], seconds: float

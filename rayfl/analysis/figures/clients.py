@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from rayfl.analysis import views
-from rayfl.analysis.figures.style import axes, line_look, metric_name, refuse_empty, shown_label
+from rayfl.analysis.figures.style import axes, legend_inside, line_look, metric_name, refuse_empty, shown_label
 
 if TYPE_CHECKING:
     from rayfl.results import Run
@@ -32,7 +32,7 @@ def client_distribution(
     ax.set_xlabel(f"{metric_name(metric)} of a client")
     ax.set_ylabel("share of clients")
     ax.set_ylim(0, 1.02)
-    ax.legend(frameon=False)
+    legend_inside(ax)
     return ax
 
 
@@ -62,5 +62,5 @@ def worst_clients(
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         ax.set_xlabel("rank of the client, worst first")
     ax.set_ylabel(metric_name(metric))
-    ax.legend(frameon=False)
+    legend_inside(ax)
     return ax

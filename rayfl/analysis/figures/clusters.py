@@ -10,7 +10,15 @@ from matplotlib.ticker import MaxNLocator
 from rayfl.analysis import views
 from rayfl.analysis.colours import RULE, colour
 from rayfl.analysis.figures.performance import curves
-from rayfl.analysis.figures.style import HEAT_MAP, axes, cluster_colours, legend_beside, line_look, refuse_empty
+from rayfl.analysis.figures.style import (
+    HEAT_MAP,
+    axes,
+    cluster_colours,
+    legend_beside,
+    legend_inside,
+    line_look,
+    refuse_empty,
+)
 from rayfl.errors import InputError
 
 if TYPE_CHECKING:
@@ -35,14 +43,14 @@ def cluster_sizes(run: "Run", *, kind: Literal["stacked", "lines"] = "stacked", 
             rounds,
             sizes.to_numpy().T,
             labels=shown,
-            colors=[colour(k) for k in sizes],
+            colors=[colour(int(str(k))) for k in sizes],
             linewidth=0.3,
             edgecolor="white",
         )
         ax.margins(x=0, y=0)
     else:
         for cluster, label in zip(sizes, shown, strict=True):
-            ax.plot(rounds, sizes[cluster], color=colour(cluster), label=label)
+            ax.plot(rounds, sizes[cluster], color=colour(int(str(cluster))), label=label)
         ax.set_ylim(bottom=0)
     ax.set_xlabel("round")
     ax.set_ylabel("clients")
@@ -58,7 +66,7 @@ def cluster_numbers(runs: "Sequence[Run]", *, names: Mapping[str, str] | None = 
     planted = {run.clients["true_cluster"].nunique() for run in runs} - {0}
     if len(planted) == 1:
         ax.axhline(planted.pop(), color=RULE, linestyle="--", linewidth=0.8, zorder=0, label="planted")
-        ax.legend(frameon=False)
+        legend_inside(ax)
     ax.set_ylabel("number of clusters")
     ax.set_ylim(bottom=0)
     ax.yaxis.set_major_locator(MaxNLocator(integer=True))
@@ -80,7 +88,7 @@ def agreement(run: "Run", measures: Sequence[str] = ("ari", "nmi", "misclusterin
     ax.set_xlabel("round")
     ax.set_ylim(min(0.0, float(found[list(measures)].min().min())) - 0.02, 1.02)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    ax.legend(frameon=False)
+    legend_inside(ax)
     return ax
 
 
@@ -110,7 +118,7 @@ def moves(run: "Run", *, ax: Axes | None = None) -> Axes:
     )
     if (planted >= 0).any():
         side_strip(ax, planted[order], "left")
-        ax.yaxis.set_tick_params(pad=10)
+        ax.yaxis.labelpad = 12  # beyond the strip
     ax.set_xlabel("round")
     ax.set_ylabel("client, by planted cluster" if (planted >= 0).any() else "client, by last cluster")
     ax.set_yticks([])
@@ -134,7 +142,7 @@ def contingency(run: "Run", round: int | None = None, *, ax: Axes | None = None)
                 ax.text(column, row, str(count), ha="center", va="center", color=shade)
     ax.set_xlabel("found cluster")
     ax.set_ylabel("planted cluster")
-    ax.spines[:].set_visible(False)
+    ax.spines[:].set(visible=True, color=RULE)
     ax.tick_params(length=0)
     return ax
 

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from rayfl.analysis import views
 from rayfl.analysis.colours import INK, RULE, colour
 from rayfl.analysis.figures.performance import curves
-from rayfl.analysis.figures.style import axes, line_look, metric_name, refuse_empty, shown_label
+from rayfl.analysis.figures.style import axes, legend_inside, line_look, metric_name, refuse_empty, shown_label
 from rayfl.errors import InputError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def cost(
     ax.set_xlabel(name)
     ax.set_ylabel(metric_name(metric))
     ax.set_xlim(left=0)
-    ax.legend(frameon=False)
+    legend_inside(ax)
     return ax
 
 

@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 
 from rayfl.analysis import views
 from rayfl.analysis.colours import INK, RULE, colour
-from rayfl.analysis.figures.style import axes, line_look, metric_name, refuse_empty, shown_label
+from rayfl.analysis.figures.style import STYLES, axes, legend_inside, line_look, metric_name, refuse_empty, shown_label
 from rayfl.analysis.labels import labels
 
 if TYPE_CHECKING:
@@ -27,16 +27,16 @@ def granularity(run: "Run", *, ax: Axes | None = None) -> Axes:
         ax.plot(rows["round"], rows["granularity"], ".", color=colour(int(str(cluster))), markersize=3)
     means = found.groupby("round")["granularity"].mean()
     ax.plot(means.index, means, color=INK, label="mean")
-    for name, text in (("merge_below", "merge below"), ("split_above", "split above")):
+    for name, text in (("merge_below", "merge\n below"), ("split_above", "split\n above")):
         limit = found[name].iloc[0]
         if not np.isnan(limit):
             ax.axhline(limit, color=RULE, linestyle="--", linewidth=0.8)
-            ax.annotate(text, (1, limit), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize="small")
+            ax.annotate(f" {text}", (1, limit), xycoords=("axes fraction", "data"), va="center", annotation_clip=False)
     ax.set_xlabel("round")
     ax.set_ylabel("granularity")
     ax.set_ylim(bottom=0)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    ax.legend(frameon=False)
+    legend_inside(ax)
     return ax
 
 
@@ -59,15 +59,14 @@ def granularity_by_number(
     ax.set_ylabel("granularity")
     ax.set_ylim(bottom=0)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if found["label"].nunique() > 1:
-        ax.legend(frameon=False)
+    legend_inside(ax)
     return ax
 
 
 def tuning(runs: "Sequence[Run]", *, names: Mapping[str, str] | None = None, ax: Axes | None = None) -> Axes:
     """Draw the number of clusters after each round's tuning, a line per run, and mean granularity in black.
 
-    Granularity is on the right axis.
+    Granularity is on the right axis, in the same line style as the run's number of clusters.
     """
     found = [(str(label), views.tuning(run)) for label, run in zip(labels(runs), runs, strict=True)]
     found = [(label, rows) for label, rows in found if len(rows)]
@@ -79,16 +78,17 @@ def tuning(runs: "Sequence[Run]", *, names: Mapping[str, str] | None = None, ax:
         number = seen.setdefault(label, len(seen))
         first = number == len(seen) - 1 and label not in ax.get_legend_handles_labels()[1]
         name = shown_label(label, names) if first else None
-        ax.plot(rows["round"], rows["after"], drawstyle="steps-post", label=name, **line_look(number))
-        style = line_look(8 * number)["linestyle"]
-        right.plot(rows["round"], rows["granularity"], color="black", linewidth=0.8, linestyle=style)  # type: ignore[arg-type]
+        style = STYLES[number % len(STYLES)]
+        look = {**line_look(number), "linestyle": style}
+        ax.plot(rows["round"], rows["after"], drawstyle="steps-post", label=name, **look)
+        right.plot(rows["round"], rows["granularity"], color="black", linewidth=0.8, linestyle=style)
     ax.set_xlabel("round")
     ax.set_ylabel("number of clusters")
     ax.set_ylim(bottom=0)
     _right_axis(right, "mean granularity (black)")
     ax.yaxis.set_major_locator(MaxNLocator(integer=True))
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    ax.legend(frameon=False)
+    legend_inside(ax)
     return ax
 
 
@@ -105,16 +105,16 @@ def hopkins(run: "Run", metric: str = "accuracy", *, ax: Axes | None = None) -> 
     ax.plot(tested["round"], tested["value"], color=colour(0))
     for fill, rows in ((True, found[found["clustered"]]), (False, found[~found["clustered"]])):
         name = "led to clusters" if fill else "did not"
-        face = colour(1) if fill else "none"
+        face = colour(5) if fill else "none"
         right.scatter(
-            rows["round"], rows["hopkins"], s=9, facecolors=face, edgecolors=colour(1), linewidths=0.7, label=name
+            rows["round"], rows["hopkins"], s=9, facecolors=face, edgecolors=colour(5), linewidths=0.7, label=name
         )
-    right.axhline(found["threshold"].iloc[0], color=colour(1), linestyle="--", linewidth=0.8)
+    right.axhline(found["threshold"].iloc[0], color=colour(5), linestyle="--", linewidth=0.8)
     for number in found.loc[found["shrunk"], "round"]:
         ax.axvline(number, color=RULE, linestyle="--", linewidth=0.8, zorder=0)
     ax.set_xlabel("round")
     ax.set_ylabel(metric_name(metric), color=colour(0))
-    _right_axis(right, "Hopkins statistic", colour(1))
+    _right_axis(right, "Hopkins statistic", colour(5))
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     return ax
 

@@ -40,6 +40,8 @@ def flows(run: "Run", rounds: Sequence[int] | None = None, *, ax: Axes | None = 
     ax = _columns(axes(ax), where[chosen], places, bars=len(chosen) <= _MOST_COLUMNS)
     if len(chosen) <= _MOST_COLUMNS:
         ax.set_xticks(places, [str(number) for number in chosen])
+        ax.set_yticks([])  # there are gaps between bars
+        ax.yaxis.labelpad = 26 if (where[chosen[0]] == _NONE).any() else 10  # beyond the names of clusters
     else:
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_xlabel("round")
@@ -71,7 +73,7 @@ def paths(run: "Run", *, ax: Axes | None = None) -> Axes:
     lines = np.stack([np.broadcast_to(where.columns.to_numpy(float), levels.shape), levels + offsets[:, None]], axis=2)
     colours = [colour(int(cluster)) for cluster in where.iloc[:, -1]]
     ax.add_collection(LineCollection(list(lines), colors=colours, linewidths=0.5, alpha=0.75))
-    ax.set_xlim(where.columns.min(), where.columns.max())
+    ax.set_xlim(float(lines[..., 0].min()), float(lines[..., 0].max()))
     ax.set_ylim(-0.5, len(clusters) - 0.5)
     ax.yaxis.set_major_locator(FixedLocator(range(len(clusters))))
     ax.set_yticklabels([str(cluster) for cluster in clusters])

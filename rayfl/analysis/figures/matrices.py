@@ -44,7 +44,7 @@ def similarity(
     map_, low, high = _range(matrix)
     image = ax.imshow(matrix.values, cmap=map_, vmin=low, vmax=high, interpolation="none")
     bar = ax.figure.colorbar(image, ax=ax, fraction=0.046, pad=0.03, label=matrix.measure)
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0)
     between_clusters = np.array_equal(matrix.members, matrix.cluster)

@@ -10,7 +10,7 @@ from matplotlib.ticker import FixedLocator, MaxNLocator, NullFormatter, NullLoca
 
 from rayfl.analysis import views
 from rayfl.analysis.colours import INK, RULE, colour
-from rayfl.analysis.figures.style import axes, line_look, metric_name, refuse_empty, shown_label
+from rayfl.analysis.figures.style import axes, legend_inside, line_look, metric_name, refuse_empty, shown_label
 
 if TYPE_CHECKING:
     from rayfl.results import Run
@@ -43,7 +43,7 @@ def curves(
     ax.set_xlabel("round")
     ax.set_ylabel(metric_name(metric))
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    ax.legend(frameon=False)
+    legend_inside(ax)
     return ax
 
 
@@ -57,7 +57,9 @@ def final(
     """Draw bars of metrics at the last evaluated round: a group per label, a bar per metric, +- one deviation."""
     found = views.final(runs, metrics)
     refuse_empty(found, _NOT_EVALUATED)
-    return _bars(found, "metric", axes(ax), names, metric_name)
+    ax = _bars(found, "metric", axes(ax), names, metric_name)
+    ax.set_ylabel(metric_name(metrics[0]) if len(metrics) == 1 else "value")
+    return ax
 
 
 def addon_effect(
@@ -131,8 +133,7 @@ def sensitivity(
         ax.set_xticks(range(len(values)), [str(value) for value in values])
     ax.set_xlabel(key)
     ax.set_ylabel(metric_name(metric))
-    if found["label"].nunique() > 1:
-        ax.legend(frameon=False)
+    legend_inside(ax)
     return ax
 
 
@@ -173,5 +174,7 @@ def _bars(found: pd.DataFrame, hue: str, ax: Axes, names: Mapping[str, str] | No
         for text in ax.get_xticklabels():
             text.set_horizontalalignment("right")
             text.set_rotation_mode("anchor")
-    ax.legend(frameon=False, ncols=len(hues), loc="lower left", bbox_to_anchor=(0, 1), borderpad=0)
+    if len(hues) > 1:  # in a line above the bars
+        ax.set_ylim(top=1.14 * ax.get_ylim()[1])
+        ax.legend(frameon=False, ncols=len(hues), loc="upper left", borderaxespad=0.2)
     return ax

@@ -30,7 +30,7 @@ def label_distribution(
     ax = axes(ax)
     image = ax.imshow(counts.to_numpy()[order].T, aspect="auto", cmap=HEAT_MAP, vmin=0, interpolation="none")
     bar = ax.figure.colorbar(image, ax=ax, fraction=0.046, pad=0.03, label="samples")
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)
     if (planted >= 0).any():
         side_strip(ax, planted[order], "top")
     ax.set_xlabel("client, by planted cluster" if (np.diff(order) < 0).any() else "client")

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap, ListedColormap
+from matplotlib.colors import Colormap, LinearSegmentedColormap, ListedColormap
 
 from rayfl.analysis.colours import HEAT, INK, NOBODY, colour
 from rayfl.errors import InputError
@@ -15,6 +15,7 @@ from rayfl.errors import InputError
 #: Inches. A column of a two-column paper, and its whole width.
 WIDTHS = {"column": 3.3, "page": 6.9}
 
+STYLES = ("-", "--", ":", "-.")
 HEAT_MAP = LinearSegmentedColormap.from_list("heat", HEAT)
 
 _NAMES = {"macro_f1": "macro-F1", "ari": "ARI", "nmi": "NMI", "macro_f1_mean": "macro-F1, mean over clients"}
@@ -35,7 +36,7 @@ def paper_style(width: Literal["column", "page"] | float = "column", height: flo
         yield
 
 
-_PAPER = {
+_PAPER: dict[Any, Any] = {
     "axes.edgecolor": INK,
     "axes.labelcolor": INK,
     "axes.labelsize": 8,
@@ -84,17 +85,23 @@ def shown_label(label: str, names: Mapping[str, str] | None) -> str:
     return label if names is None else names.get(label, label)
 
 
-def line_look(number: int) -> dict[str, object]:
+def line_look(number: int) -> dict[str, Any]:
     """Return colour and line style of the n-th line: the first eight are solid, the next dashed, and so on."""
-    return {"color": colour(number % 8), "linestyle": ("-", "--", ":", "-.")[number // 8 % 4]}
+    return {"color": colour(number % 8), "linestyle": STYLES[number // 8 % len(STYLES)]}
 
 
-def cluster_colours(most: int) -> ListedColormap:
+def cluster_colours(most: int) -> Colormap:
     """Return a map from cluster numbers 0 to `most` to their colours; what is missing is grey."""
     return ListedColormap([colour(number) for number in range(most + 1)]).with_extremes(bad=NOBODY)
 
 
-def legend_beside(ax: Axes, most: int = 16, **options: object) -> None:
+def legend_inside(ax: Axes) -> None:
+    """Put a legend where it covers least; a single line needs none."""
+    if len(ax.get_legend_handles_labels()[0]) > 1:
+        ax.legend(frameon=False)
+
+
+def legend_beside(ax: Axes, most: int = 16, **options: Any) -> None:
     """Put the legend to the right of the axes; of many entries, only the first are shown."""
     handles, texts = ax.get_legend_handles_labels()
     title = f"{options.pop('title', '')}" if len(handles) <= most else f"{most} of {len(handles)}"
@@ -106,5 +113,5 @@ def legend_beside(ax: Axes, most: int = 16, **options: object) -> None:
         frameon=False,
         title=title or None,
         labelspacing=0.25,
-        **options,  # type: ignore[arg-type]
+        **options,
     )

@@ -44,7 +44,7 @@ def worst_clients(runs: "Sequence[Run]", metric: str = "accuracy", count: int = 
 
 
 def _require_client_metric(runs: "Sequence[Run]", metric: str) -> None:
-    known = {name for run in runs for name in run.clients if name not in (*KEYS, "n_train", "n_test")}
+    known = {str(name) for run in runs for name in run.clients if name not in (*KEYS, "n_train", "n_test")}
     if runs and metric not in known:
         raise InputError(
             f"metric={metric!r}: the table of clients does not have it{closest(metric, sorted(known))};"

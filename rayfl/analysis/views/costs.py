@@ -54,5 +54,5 @@ def recoveries(run: "Run") -> pd.DataFrame:
     rows: list[tuple[int, str]] = []
     if len(run.rounds) and "recoveries" in run.extras:
         notes = run.extras["recoveries"].dropna()
-        rows = [(int(number), str(note)) for number, found in notes.items() for note in found]
+        rows = [(int(str(number)), str(note)) for number, found in notes.items() for note in found]
     return pd.DataFrame(rows, columns=["round", "note"]).astype({"round": int})

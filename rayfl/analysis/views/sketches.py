@@ -47,10 +47,10 @@ def plane(run: "Run", round: int | None = None, method: Plane = "pca") -> pd.Dat
         return pd.DataFrame(columns=_COLUMNS)
     at = _principal(points) if method == "pca" else _neighbours(points)
     matrix = of_clients(run, np.zeros((len(clients), len(clients))), clients, "", number)
-    labels = {"cluster": matrix.cluster, "true_cluster": matrix.truth}
-    clusters = {name: pd.array(np.where(found < 0, -1, found), "Int64") for name, found in labels.items()}
-    frame = pd.DataFrame({"round": number, "client": clients, "x": at[:, 0], "y": at[:, 1], **clusters})
-    return frame.replace({"cluster": {-1: pd.NA}, "true_cluster": {-1: pd.NA}})[_COLUMNS]
+    frame = pd.DataFrame({"round": number, "client": clients, "x": at[:, 0], "y": at[:, 1]})
+    for name, found in (("cluster", matrix.cluster), ("true_cluster", matrix.truth)):
+        frame[name] = pd.Series(found, dtype="Int64").where(found >= 0)
+    return frame
 
 
 def _sketches(run: "Run", round: int | None) -> tuple[int, np.ndarray, np.ndarray]:
