@@ -5,7 +5,6 @@ else: links inside it are never followed, and only plain files are opened.
 """
 
 import errno
-import fcntl
 import os
 import shutil
 import stat
@@ -22,6 +21,7 @@ from pyarrow import fs
 
 from rayfl.errors import InputError, RayflError
 from rayfl.input_tree import expanded
+from rayfl.results.locks import NO_LOCKS, take
 from rayfl.uris import without_secrets
 
 T = TypeVar("T")
@@ -113,13 +113,13 @@ class Storage:
         """Whether there is such a file or folder; `""` is the folder itself."""
         return self._backend.exists(name)
 
-    def list(self, folder: str = "") -> list[str]:
-        """Return the sorted names of what is in `folder`, hidden files aside; nothing if it is not there."""
-        return sorted(name for name in self._backend.names(folder) if not name.startswith("."))
-
     def folders(self, folder: str = "") -> list[str]:
         """Return the sorted names of the folders in `folder`; hidden ones and links are left out."""
         return sorted(name for name in self._backend.folders(folder) if not name.startswith("."))
+
+    def list(self, folder: str = "") -> list[str]:
+        """Return the sorted names of what is in `folder`, hidden files aside; nothing if it is not there."""
+        return sorted(name for name in self._backend.names(folder) if not name.startswith("."))
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -153,9 +153,6 @@ class Storage:
 
     def __repr__(self) -> str:
         return f"Storage({self.path!r})"
-
-
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 class _Backend(ABC):
@@ -282,13 +279,13 @@ class _Local(_Backend):
         with self._opened("") as root:
             lock = _open_plain_file(".lock", os.O_RDWR | os.O_CREAT, root, f"{self.path}/.lock")
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                take(lock)
             except BlockingIOError:
                 os.close(lock)
                 yield False
                 return
             except OSError as error:
-                if error.errno not in _NO_LOCKS:
+                if error.errno not in NO_LOCKS:
                     os.close(lock)
                     raise
             self._held = root
