@@ -1,9 +1,11 @@
 """`rayfl export`: a run's numbers for other tools, from its Parquet alone."""
 
+import errno
 import importlib.util
 import json
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,8 @@ from typer.testing import CliRunner
 
 import rayfl
 from rayfl.cli import app
-from rayfl.errors import InputError
-from rayfl.following.export import TARGETS, export
+from rayfl.errors import InputError, RayflError
+from rayfl.following.export import TARGETS, export, target
 from rayfl.following.new_rounds import NewRounds
 from rayfl.results import RunWriter, Storage
 from rayfl.results.locks import is_locked
@@ -232,8 +234,10 @@ def test_runs_that_start_later_are_followed_too(tmp_path: Path) -> None:
 def test_a_damaged_run_is_told_and_the_others_are_exported(tmp_path: Path) -> None:
     write_run(tmp_path / "runs" / "good")
     (write_run(tmp_path / "runs" / "torn") / "rounds" / "part-00000.parquet").write_bytes(b"PAR1 torn")
+    (write_run(tmp_path / "runs" / "half_torn") / "clients" / "part-00000.parquet").write_bytes(b"PAR1 torn")
     lines = said(tmp_path / "runs", to="csv", out=tmp_path / "out", code=1)
-    assert any(line.startswith("torn: damaged, not exported: ") for line in lines)
+    for name in ("torn", "half_torn"):
+        assert any(line.startswith(f"{name}: damaged, not exported: ") for line in lines)
     assert len(pd.read_csv(tmp_path / "out" / "good" / "rounds.csv")) == 4
     assert not (tmp_path / "out" / "torn").exists()
 
@@ -248,7 +252,7 @@ def without(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@pytest.mark.parametrize("to", [name for name, target in TARGETS.items() if target.package])
+@pytest.mark.parametrize("to", [name for name, tool in TARGETS.items() if tool.package])
 def test_a_missing_package_is_told_with_what_to_install(
     to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,7 +295,7 @@ def secret_run(folder: Path) -> Path:
 
 @pytest.mark.parametrize(
     "to",
-    ["csv", *[pytest.param(name, marks=needs(target.package)) for name, target in TARGETS.items() if target.package]],
+    ["csv", *[pytest.param(name, marks=needs(tool.package)) for name, tool in TARGETS.items() if tool.package]],
 )
 def test_no_secret_is_exported(to: str, tmp_path: Path) -> None:
     lines = said(secret_run(tmp_path / "run"), to=to, out=tmp_path / "out")
@@ -300,6 +304,25 @@ def test_no_secret_is_exported(to: str, tmp_path: Path) -> None:
     for path in files:
         assert b"hush" not in path.read_bytes(), path
     assert "hush" not in "".join(lines)
+
+
+def test_a_full_disk_is_told_in_one_line_and_the_next_export_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = begin_run(tmp_path / "run")
+    add_rounds(storage, 1, 2)
+    out = tmp_path / "out"
+    said(tmp_path / "run", to="csv", out=out)
+    add_rounds(storage, 3, 4)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(RayflError, match="out cannot be written to: No space left"):
+        patch.setattr(target, "write_whole", full)  # after the rows, before the note
+        export([tmp_path / "run"], "csv", out)
+    said(tmp_path / "run", to="csv", out=out)
+    assert pd.read_csv(out / "run" / "rounds.csv")["round"].tolist() == [1, 2, 3, 4]
 
 
 def test_the_command_says_where_the_export_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -433,19 +456,30 @@ def test_wandb_writes_an_offline_run_and_says_that_it_starts_over(tmp_path: Path
 
 
 def wandb_history(folder: Path, name: str) -> list[tuple[int, float]]:
-    """Read an offline run back, with wandb's own reader."""
-    from wandb.proto import wandb_internal_pb2
-    from wandb.sdk.internal.datastore import DataStore
+    """Return the steps and values of a metric in an offline run."""
+    from wandb.proto.wandb_internal_pb2 import Record
 
     (file,) = folder.glob("*.wandb")
-    store = DataStore()
-    store.open_for_scan(str(file))
     found = []
-    while (data := store.scan_data()) is not None:
-        record = wandb_internal_pb2.Record()
-        record.ParseFromString(data)
+    for data in leveldb_records(file.read_bytes()):
+        record = Record.FromString(data)
         if record.WhichOneof("record_type") == "history":
             items = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
             if name in items:
                 found.append((record.history.step.num, items[name]))
     return found
+
+
+def leveldb_records(data: bytes) -> Iterator[bytes]:
+    """Yield the records of a log: blocks of 32 KB with pieces, each with a checksum, its length and its place."""
+    at, whole = 7, b""  # after the file's own header
+    while at + 7 <= len(data):
+        if 32768 - at % 32768 < 7:  # the rest of a block is empty if no header fits into it
+            at += 32768 - at % 32768
+            continue
+        length, place = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
+        whole += data[at + 7 : at + 7 + length]
+        at += 7 + length
+        if place in (1, 4):  # all of a record, or its last piece
+            yield whole
+            whole = b""

@@ -5,7 +5,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rayfl.errors import InputError, closest, shown
+import pyarrow as pa
+
+from rayfl.errors import InputError, RayflError, closest, one_line, shown
 from rayfl.following.export.target import Target
 from rayfl.following.export.to_csv import CsvExport
 from rayfl.following.export.to_mlflow import MlflowExport
@@ -55,7 +57,7 @@ def export(
             exports.update(statuses)
     finally:
         exports.close()
-    left = [s for s in statuses if s.state == "damaged" or (follow and not s.complete)]
+    left = [s for s in statuses if s.run.path in exports.damaged or (follow and not s.complete)]
     for status in left:
         if status.state == "unfinished":
             say(f"nobody is going on with {status.run.path}: rayfl resume {status.run.path}")
@@ -69,21 +71,30 @@ class _Exports:
         self._target, self._folder, self._looker, self._say = target, folder, looker, say
         self._open: dict[str, tuple[Target, NewRounds]] = {}
         self._done: dict[str, int] = {}  # rounds of runs that were complete
-        self._damaged: set[str] = set()
+        self.damaged: set[str] = set()  # paths of runs that cannot be read
 
     def update(self, statuses: Sequence[Status]) -> None:
         """Export what is new."""
         for status in statuses:
             path = status.run.path
             if status.state == "damaged":
-                if path not in self._damaged:
-                    self._say(f"{self._looker.name(status)}: damaged, not exported: {status.problem}")
-                self._damaged.add(path)
+                self._tell_damage(status, status.problem or "")
             elif self._done.get(path) != status.rounds:
-                self._export(status)
+                try:
+                    self._export(status)
+                except pa.ArrowException as error:  # a table that its status does not need
+                    self._tell_damage(status, str(error).splitlines()[0])
+                    continue
+                except OSError as error:
+                    raise RayflError(f"{self._folder} cannot be written to: {error.strerror or error}") from None
                 if status.complete:
                     self._open.pop(path)[0].close()
                     self._done[path] = status.rounds or 0
+
+    def _tell_damage(self, status: Status, problem: str) -> None:
+        if status.run.path not in self.damaged:
+            self._say(f"{self._looker.name(status)}: damaged, not exported: {one_line(problem)}")
+        self.damaged.add(status.run.path)
 
     def _export(self, status: Status) -> None:
         path, name = status.run.path, self._looker.name(status)
@@ -109,6 +120,7 @@ class _Exports:
         for target, _ in self._open.values():
             target.close()
         self._open.clear()
+        self._target.close_tool()
 
 
 def _found(to: str) -> type[Target]:

@@ -36,10 +36,14 @@ class Target(ABC):
 
     @abstractmethod
     def write(self, batch: Batch) -> None:
-        """Export some rounds. They are there for good once `write_note` is called."""
+        """Export some rounds. Those that are noted with `write_note` are not exported again."""
 
     def close(self) -> None:  # noqa: B027 - most have nothing to close
         """Leave the tool's files in order; rounds may follow in another process."""
+
+    @classmethod  # noqa: B027
+    def close_tool(cls) -> None:
+        """Wait, after the last run, until the tool has written everything."""
 
     def write_note(self, last: int, **more: Any) -> None:
         """Note that all rounds up to `last` are exported."""

@@ -1,6 +1,7 @@
 """MLflow: a run in a SQLite file, `mlflow ui --backend-store-uri sqlite:///OUT/mlflow.db` shows it."""
 
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,9 @@ class MlflowExport(Target):
 
     def write(self, batch: Batch) -> None:
         """Log the rounds as steps. Times are those of the run, so that a metric logged twice is one."""
+        client, run_id = self._opened()
         from mlflow.entities import Metric
 
-        client, run_id = self._opened()
         metrics = [
             Metric(name, value, round(1000 * moment), number)
             for number, moment, row in batch.rows()
@@ -48,6 +49,7 @@ class MlflowExport(Target):
 
     def _opened(self) -> tuple[Any, str]:
         if self._client is None:
+            os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # when imported, it would report to its makers
             from mlflow import MlflowClient
 
             for name in ("alembic", "mlflow.store.db.utils"):  # they tell of each table that they make

@@ -1,5 +1,6 @@
 """Weights & Biases, offline: `wandb sync` uploads the folder whenever you like. Nothing is sent from here."""
 
+import os
 from typing import Any
 
 from rayfl.following.export.target import Target
@@ -16,6 +17,7 @@ class WandbExport(Target):
     )
 
     _run: Any = None
+    _last = 0
 
     def find_last(self) -> int:
         """Return 0, for all rounds, unless nothing has come since."""
@@ -28,9 +30,10 @@ class WandbExport(Target):
             self._run = self._open()
         for number, _, row in batch.rows():
             self._run.log(scalars(row, batch.sizes(number)), step=number)
-        self.write_note(batch.last, folder=str(self._run.dir))
+        self._last = batch.last
 
     def _open(self) -> Any:
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # when imported, it would report to its makers
         import wandb
 
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -58,7 +61,15 @@ class WandbExport(Target):
         )
 
     def close(self) -> None:
-        """Finish the offline run."""
+        """Finish the offline run. Only then is it noted: what a killed export leaves is not whole."""
         if self._run is not None:
-            self._run.finish(quiet=True)
+            self._run.finish()
             self._run = None
+            self.write_note(self._last)
+
+    @classmethod
+    def close_tool(cls) -> None:
+        """Wait for wandb's own process, which may still be writing after `finish`."""
+        import wandb
+
+        wandb.teardown()
