@@ -221,14 +221,30 @@ def test_secrets_in_settings_are_hidden(tmp_path: Path) -> None:
         assert "(hidden)" in printed and "s3://bucket/x" in printed
 
 
-def test_on_a_terminal_the_last_column_is_cut_and_nothing_else(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("width", "missing"), [(130, []), (100, ["begun"]), (84, ["begun", "data", "seed"])])
+def test_on_a_terminal_lines_fit_and_what_matters_least_is_left_out(
+    width: int, missing: list[str], tmp_path: Path
+) -> None:
     for number in range(2):
-        write_run(tmp_path / f"run{number}", f"local.lr=0.{number + 1}", f"partition.angles=[{number}, 90, 180, 270]")
+        angles = f"partition.angles=[{number}, 90, 180, 270]"
+        write_run(tmp_path / f"digits-fesem-seed{number}", f"local.lr=0.{number + 1}", angles, "local.momentum=0.9")
     text = io.StringIO()
-    list_runs(tmp_path, console=Console(file=text, force_terminal=True, width=110, color_system=None))
-    plain = text.getvalue().splitlines()
-    assert all(len(line) <= 110 for line in plain) and len(plain) == 3
-    assert plain[1].startswith("run0") and "fesem" in plain[1] and plain[1].endswith("…")
+    list_runs(tmp_path, console=Console(file=text, force_terminal=True, width=width, color_system=None))
+    title, *lines = text.getvalue().splitlines()
+    assert all(len(line) <= width for line in (title, *lines)) and len(lines) == 2
+    assert [name for name in ("method", "data", "seed", "begun") if name not in title.split()] == sorted(
+        missing, key=("method", "data", "seed", "begun").index
+    )
+    assert lines[0].startswith("digits-fesem-seed0") and "0.4000" in lines[0] and "done" in lines[0]
+    assert "differs in" in title and ("local.lr=0.1" in lines[0] or lines[0].endswith("…"))
+
+
+def test_a_long_name_is_cut_in_its_middle(tmp_path: Path) -> None:
+    write_run(tmp_path / ("a" * 60 + "-the-end"))
+    text = io.StringIO()
+    list_runs(tmp_path, console=Console(file=text, force_terminal=True, width=80, color_system=None))
+    line = text.getvalue().splitlines()[1]
+    assert len(line) <= 80 and line.startswith("aaaaaaaa") and "…" in line and "-the-end " in line
 
 
 def test_other_metrics_than_accuracy_are_named(tmp_path: Path) -> None:

@@ -8,22 +8,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from rayfl.errors import InputError, closest, one_line, shown
+from rayfl.following.run_table import run_table
 from rayfl.following.settings import differing, flat_settings
 from rayfl.results import Storage, load_all
 from rayfl.results.status import Status, read_status, time_text
 from rayfl.uris import without_secrets
 
 FORMATS = ("text", "csv", "json")
-STYLES = {"done": "green", "stopped early": "green", "running": "cyan", "unfinished": "yellow", "damaged": "red"}
 #: Settings that have columns of their own.
 _SHOWN = ("method.name", "method.addons", "data.source", "seed", "rounds")
-_LEAST_NOTE = 20
 _WIDEST = 100_000
 _COLUMNS = [
     *("run", "path", "state", "problem", "method", "data", "seed", "round", "rounds"),
@@ -67,11 +63,6 @@ def name_below(path: str | Path, status: Status) -> str:
     return one_line(full.removeprefix(f"{base}/") if full.startswith(f"{base}/") else full.rpartition("/")[2])
 
 
-def figure(value: float | None, form: str) -> str:
-    """Return a number as text, `-` where there is none."""
-    return "-" if value is None else format(value, form)
-
-
 def setting_text(value: Any) -> str:
     """Return a setting as it would be typed.
 
@@ -81,44 +72,6 @@ def setting_text(value: Any) -> str:
     return one_line(value if isinstance(value, str) else json.dumps(value, default=str))
 
 
-def run_table(
-    path: str | Path, statuses: Sequence[Status], notes: Sequence[str], title: str = "", room: int | None = None
-) -> Table:
-    """Return a line per run. With `room`, the notes are cut so that the table is this wide, if that is enough."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    metrics = {status.metric for status in statuses if status.metric is not None}
-    one = next(iter(metrics)) if len(metrics) == 1 else None
-    names = ("run", "method", "data", "seed", "round", "state", one or "metric", "K", "ARI", "begun", title)
-    for name in names:
-        right = name in ("seed", "round", one, "metric", "K", "ARI")
-        table.add_column(Text(one_line(name)), justify="right" if right else "left", no_wrap=True)
-    rows = [_cells(path, status, one) for status in statuses]
-    used = [max(cell_len(cell.plain) for cell in column) for column in zip(*rows, map(Text, names), strict=False)]
-    most = None if room is None else max(room - sum(used) - 2 * len(used), _LEAST_NOTE)
-    for row, note in zip(rows, notes, strict=True):
-        text = Text(note)
-        if most is not None:
-            text.truncate(most, overflow="ellipsis")
-        table.add_row(*row, text)
-    return table
-
-
-def _cells(path: str | Path, status: Status, metric: str | None) -> list[Text]:
-    value = figure(status.value, ".4f")
-    return [
-        Text(name_below(path, status)),
-        Text(one_line(status.method or "-")),
-        Text(one_line(status.data or "-")),
-        Text(figure(status.seed, "d")),
-        Text(f"{status.round}/{figure(status.rounds, 'd')}"),
-        Text(status.state, STYLES[status.state]),
-        Text(value if metric is not None or status.metric is None else one_line(f"{status.metric} {value}")),
-        Text(figure(status.clusters, "d")),
-        Text(figure(status.ari, ".2f")),
-        Text(time_text(status.begun)),
-    ]
-
-
 def _print_table(
     path: str | Path, statuses: Sequence[Status], settings: Sequence[dict[str, Any]], console: Console
 ) -> None:
@@ -126,9 +79,10 @@ def _print_table(
         status.problem or " ".join(f"{key}={setting_text(value)}" for key, value in own.items())
         for status, own in zip(statuses, settings, strict=True)
     ]
-    title = "differs in" if any(settings) else "problem" if any(notes) else ""
-    table = run_table(path, statuses, notes, title, console.width if console.is_terminal else None)
-    # As wide as it comes out: lines that are too long for a window are wrapped by it, and no column is cut.
+    title = "differs in" if any(settings) else "problem"
+    names = [name_below(path, status) for status in statuses]
+    table = run_table(names, statuses, notes, title, console.width if console.is_terminal else None)
+    # As wide as it comes out: in a file, or in a window that is very narrow, no column is cut.
     console.width = _WIDEST
     with console.capture() as captured:
         console.print(table)

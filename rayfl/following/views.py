@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rayfl.errors import RayflError, one_line
-from rayfl.following.listing import STYLES, figure, name_below, run_table
+from rayfl.following.listing import name_below
+from rayfl.following.run_table import STYLES, figure, run_table
 from rayfl.results.status import Status
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
@@ -125,14 +126,18 @@ def many_runs(path: str | Path, statuses: Sequence[Status], width: int, height: 
     ranked = sorted(statuses, key=lambda status: (_ORDER.index(status.state), -(status.begun or 0.0)))
     room = max(1, height - 4)
     shown = ranked if len(ranked) <= room else ranked[: room - 1]
-    notes = [
-        status.problem or (f"{duration(status.seconds_left)} left" if status.seconds_left is not None else "")
-        for status in shown
-    ]
-    parts: list[RenderableType] = [run_table(path, shown, notes, room=width)]
+    notes = [status.problem or _time_left(status) for status in shown]
+    names = [name_below(path, status) for status in shown]
+    parts: list[RenderableType] = [run_table(names, shown, notes, "pace", width)]
     if len(shown) < len(ranked):
         parts.append(Text(f"... and {len(ranked) - len(shown)} more"))
     return Group(*parts, Text(summary(statuses), "bold"))
+
+
+def _time_left(status: Status) -> str:
+    if status.seconds_per_round is None or status.seconds_left is None:
+        return ""
+    return f"{status.seconds_per_round:.2f} s/round, {duration(status.seconds_left)} left"
 
 
 def summary(statuses: Sequence[Status]) -> str:
