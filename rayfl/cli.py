@@ -107,6 +107,50 @@ def _told_when_stopped() -> Iterator[None]:
         sys.exit(stopped.exit_code)
 
 
+@app.command("list")
+def list_runs(
+    path: Annotated[str, typer.Argument(metavar="[DIR]", help="a folder or URI with runs below it")] = "runs",
+    form: Annotated[str, typer.Option("--format", help="text, csv or json")] = "text",
+) -> None:
+    """List runs: how far they are, their last figures, and the settings in which they differ."""
+    from rayfl.following.listing import list_runs as listed
+
+    listed(path, form)
+
+
+@app.command()
+def watch(
+    path: Annotated[str, typer.Argument(metavar="DIR", show_default=False, help="a run folder, or one with runs")],
+    interval: Annotated[float, typer.Option(help="seconds between two looks")] = 1.0,
+    patience: Annotated[float, typer.Option(help="seconds to wait for a run that nobody is going on with")] = 10.0,
+) -> None:
+    """Show runs while they go on, until all are complete. Exits with 1 if one was left unfinished."""
+    from rayfl.following.looking import leaving_on_signals
+    from rayfl.following.watching import watch as watch_runs
+
+    with leaving_on_signals():
+        sys.exit(watch_runs(path, interval, patience))
+
+
+@app.command()
+def export(
+    paths: Annotated[
+        list[str], typer.Argument(metavar="DIR...", show_default=False, help="run folders, or folders with runs")
+    ],
+    to: Annotated[str, typer.Option("--to", help="tensorboard, wandb, mlflow or csv", show_default=False)],
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", help="folder; default: exports/ and the tool's name")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="go on until the runs are complete")] = False,
+) -> None:
+    """Export runs to TensorBoard, Weights & Biases (offline), MLflow (SQLite) or CSV."""
+    from rayfl.following.export import export as export_runs
+    from rayfl.following.looking import leaving_on_signals
+
+    with leaving_on_signals():
+        sys.exit(export_runs(paths, to, output, follow=follow))
+
+
 @app.command()
 def partition(
     arguments: Arguments = None,

@@ -20,7 +20,7 @@ class InputError(RayflError):
     exit_code = 2
 
     def __init__(self, *lines: str) -> None:
-        self.lines = tuple(_one_line(without_secrets(line)) for line in lines)
+        self.lines = tuple(one_line(without_secrets(line)) for line in lines)
         super().__init__("\n".join(self.lines))
 
     def __reduce__(self) -> tuple[type["InputError"], tuple[str, ...]]:
@@ -78,6 +78,6 @@ def shown(value: Any, most: int = 200) -> str:
     return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
     """Escape line breaks, and all else that a terminal would not show as it is: values come from files."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

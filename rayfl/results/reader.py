@@ -41,6 +41,11 @@ class Run:
         """The run's folder, or its URI."""
         return self._storage.path
 
+    @property
+    def storage(self) -> Storage:
+        """The run's folder as it was opened, with the secrets that its path does not show."""
+        return self._storage
+
     @cached_property
     def config(self) -> Config:
         """The resolved config that the run was made with."""
@@ -165,6 +170,11 @@ class Run:
             f"Run({self.path!r}: {config.method.name} on {config.data.source}, seed {config.seed},"
             f" {len(rounds)} of {config.rounds} rounds{accuracy})"
         )
+
+    def _repr_html_(self) -> str:
+        from rayfl.results.html_summary import summary_html
+
+        return summary_html(self)
 
 
 def load(path: str | Path | Storage) -> Run:

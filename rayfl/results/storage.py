@@ -5,7 +5,6 @@ else: links inside it are never followed, and only plain files are opened.
 """
 
 import errno
-import fcntl
 import os
 import shutil
 import stat
@@ -22,6 +21,7 @@ from pyarrow import fs
 
 from rayfl.errors import InputError, RayflError
 from rayfl.input_tree import expanded
+from rayfl.results.locks import NO_LOCKS, take
 from rayfl.uris import without_secrets
 
 T = TypeVar("T")
@@ -155,9 +155,6 @@ class Storage:
         return f"Storage({self.path!r})"
 
 
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-
-
 class _Backend(ABC):
     path: str
     full_path: str  # with secrets: to open it, never to show it
@@ -282,13 +279,13 @@ class _Local(_Backend):
         with self._opened("") as root:
             lock = _open_plain_file(".lock", os.O_RDWR | os.O_CREAT, root, f"{self.path}/.lock")
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                take(lock)
             except BlockingIOError:
                 os.close(lock)
                 yield False
                 return
             except OSError as error:
-                if error.errno not in _NO_LOCKS:
+                if error.errno not in NO_LOCKS:
                     os.close(lock)
                     raise
             self._held = root
