@@ -420,6 +420,30 @@ def test_doctor_says_what_fits_and_warns_of_fractions_that_waste(
     assert rayfl_typed("doctor", "ray.actors=50")[0] == 2
 
 
+def test_doctor_of_a_run_in_this_process_speaks_of_no_actors_and_starts_no_ray(
+    rayfl_typed: Callable[..., Typed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)  # importing it fails
+    for name in [name for name in sys.modules if name.startswith("rayfl.actors")]:
+        monkeypatch.delitem(sys.modules, name)
+    serial = ["doctor", "federation=serial", "partition.clients=8", "model.name=mlp"]
+    code, out, _ = rayfl_typed(*serial)
+    assert code == 0
+    assert "this run would train its 8 clients in this process, on its CPU" in out
+    assert "actor" not in out and "ray " not in out
+    assert out.splitlines()[-1] == "nothing would go wrong"
+    code, out, _ = rayfl_typed(*serial, "ray.actors=4")
+    assert code == 0
+    assert "warning: ray.actors=4 is not used with federation=serial" in out
+
+
+def test_doctor_says_that_results_cannot_be_written(rayfl_typed: Callable[..., Typed], tmp_path: Path) -> None:
+    (tmp_path / "a_file").write_text("in the way")
+    code, _, err = rayfl_typed("doctor", "federation=serial", "output.dir=a_file")
+    assert code == 2
+    assert "cannot be written to" in err
+
+
 def test_config_lists_every_key_with_its_meaning(rayfl_typed: Callable[..., Typed]) -> None:
     code, out, _ = rayfl_typed("config")
     assert code == 0
