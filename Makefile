@@ -48,7 +48,10 @@ soak: $(VENV)/.installed  ## 300 rounds with an actor killed every 10: nothing m
 cluster-test: $(VENV)/.installed  ## the real launcher on three virtual hosts (as root)
 	@$(BIN)/python tests/cluster/on_virtual_hosts.py
 
+graph: $(VENV)/.installed  ## write the import graph into CONTRIBUTING.md
+	@$(BIN)/python docs/import_graph.py
+
 clean:  ## forget the environment and the caches
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-.PHONY: help install demo format lint test bench chaos soak cluster-test clean
+.PHONY: help install demo format lint test bench chaos soak cluster-test graph clean

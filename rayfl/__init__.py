@@ -46,20 +46,21 @@ def run(
     `config` is a YAML file, a mapping, or nothing for the embedded default. Overrides are top-level keys with
     values or mappings (`rounds=5, method={"name": "fedavg"}`), or dotted keys (`**{"method.name": "fedavg"}`).
     `callbacks` are objects, or names and mappings as in a config. With `quiet`, nothing is shown.
-    `data` may also be Python objects: arrays `(x, y)`, a DataFrame, a torch Dataset, or `rayfl.data.sources.Data`;
-    `partition` may be a `rayfl.data.PartitionKind`.
+    Some may also be Python objects. `data`: arrays `(x, y)`, a DataFrame, a torch Dataset, or `rayfl.data.Data`;
+    `partition`: a `rayfl.data.PartitionKind`; `model`: a torch module, its class, or a function that builds one;
+    `method`: a class; `task`: a `Task` or its class. With options: `method={"name": MyMethod, "mu": 0.1}`.
 
     A local Ray that the first run starts stays, with its actors, for later runs, which then start within two seconds.
     It ends with this process, or with `ray.shutdown()`.
     """
     from rayfl.config import load_config
-    from rayfl.data.given import given_objects
+    from rayfl.given import given_objects
     from rayfl.launch import simulate
     from rayfl.simulation.screen import Screen
 
     objects, named = _split(callbacks)
     with given_objects(overrides) as keys:
-        return simulate(load_config(config, {**keys, **named}), Screen(quiet), objects, keep=True)
+        return _with_objects(simulate(load_config(config, {**keys, **named}), Screen(quiet), objects, keep=True))
 
 
 def resume(
@@ -69,14 +70,16 @@ def resume(
     quiet: bool = False,
     **overrides: Any,
 ) -> "Run":
-    """Go on with the run in a folder, to the same bits; `rounds=...` gives it more rounds. See `run`."""
-    from rayfl.data.given import given_objects
+    """Go on with the run in a folder, to the same bits; `rounds=...` gives it more rounds, or fewer. See `run`."""
+    from rayfl.given import given_objects
     from rayfl.launch import resume as go_on
     from rayfl.simulation.screen import Screen
+    from rayfl.simulation.shortening import shorten
 
     objects, named = _split(callbacks)
     with given_objects(overrides) as keys:
-        return go_on(path, {**keys, **named}, Screen(quiet), objects, keep=True)
+        shorten(path, {**keys, **named}, Screen(quiet))
+        return _with_objects(go_on(path, {**keys, **named}, Screen(quiet), objects, keep=True))
 
 
 def load(path: "str | Path") -> "Run":
@@ -160,6 +163,15 @@ def report(
 
     check_report_file(Path(path))
     return write_report(gather(runs), path, metric=metric, baseline=baseline, target=target)
+
+
+def _with_objects(run: "Run") -> "Run":
+    """Let a run keep the Python objects that it was made with, for its saved models."""
+    from rayfl.object_names import object_of
+    from rayfl.own_code import named_objects
+
+    run.objects = {key: object_of(key, name) for key, name in named_objects(run.config).items()}
+    return run
 
 
 def _split(callbacks: Any) -> tuple[list[Any], dict[str, Any]]:

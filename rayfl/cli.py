@@ -1,8 +1,6 @@
 """The commands, such as `rayfl run` and `rayfl sweep`. Errors of a user are one line each."""
 
-import importlib.metadata
 import os
-import platform
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -61,11 +59,13 @@ def resume(
     path: Annotated[str, typer.Argument(metavar="RUN_DIR", show_default=False)],
     overrides: Annotated[list[str] | None, typer.Argument(metavar="[key=value ...]", show_default=False)] = None,
 ) -> None:
-    """Go on with a run that was stopped or killed, to the same numbers; rounds=N gives it more rounds."""
+    """Go on with a run that was stopped or killed, to the same numbers; rounds=N gives it more rounds, or fewer."""
     with _told_when_stopped():
         from rayfl.launch import resume as go_on
         from rayfl.simulation.screen import Screen
+        from rayfl.simulation.shortening import shorten
 
+        shorten(path, overrides or [], Screen())
         go_on(path, overrides or [], Screen())
 
 
@@ -262,24 +262,10 @@ def config(
 
 @app.command()
 def doctor(arguments: Arguments = None) -> None:
-    """Say what Ray offers here, how many actors fit, and what would go wrong."""
-    from rayfl.actors.cluster import actors_that_fit, advice, connected, nodes
+    """Say where the run would be, what fits there, and what would go wrong."""
+    from rayfl.doctor import examine
 
-    config = _config(arguments)
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(
-        f"python {platform.python_version()}, "
-        + ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("rayfl", "ray", "torch", "pyarrow"))
-    )
-    clients = _check(config, console)
-    with connected(config.ray):
-        for node in nodes(config.ray):
-            console.print(f"node {node.offer}")
-        console.print(f"this run would use {actors_that_fit(config.ray, clients)} client actors for {clients} clients")
-    warnings = advice(config.ray)
-    for warning in warnings:
-        console.print(f"warning: {warning}", style="yellow")
-    console.print("nothing would go wrong" if not warnings else "it would run")
+    examine(_config(arguments), Console(highlight=False, soft_wrap=True))
 
 
 @app.command()
@@ -300,21 +286,6 @@ def compare(
     compare_folders(
         folders, form, paper, output, metric=metric, at=at, baseline=baseline, target=target, partial=partial
     )
-
-
-def _check(config: Config, console: Console) -> int:
-    from rayfl.own_code import exits_told
-    from rayfl.simulation.preparation import prepare
-
-    with exits_told():
-        prepared = prepare(config)
-    console.print(
-        f"{config.data.source}: {len(prepared.dataset.labels)} samples, {prepared.dataset.classes} classes;"
-        f" {config.model.name}: {prepared.facts.layout.parameters:,} parameters; training: {prepared.config.training}"
-    )
-    if prepared.gpu_memory is not None:
-        console.print(str(prepared.gpu_memory))
-    return prepared.partition.clients
 
 
 def _config(arguments: list[str] | None) -> Config:

@@ -99,7 +99,8 @@ class Worker:
         local = self._local
         lr = learning_rate(local, order.round)
         clients = [int(order.clients[at]) for at in places]
-        names = f"client {clients[0]}" if len(clients) == 1 else f"one of the clients {clients}"
+        names = ", ".join(map(self.partition.label_of, clients))
+        names = f"client {names}" if len(clients) == 1 else f"one of the clients {names}"
         with told_as(ClientError, f"{names} failed in round {order.round}"):
             whole: dict[int, torch.Tensor] = {}  # stacks of which clients get all models: one copy for all of them
             each = zip(places, clients, strict=True)
@@ -165,7 +166,10 @@ class Worker:
             results = []
             for at, client in enumerate(clients):
                 given = [_row(*pair, at) for pair in zip(arrays, order.rows, strict=True)]
-                with told_as(ClientError, f"client {client.number} failed in round {order.round}, in {order.name}"):
+                with told_as(
+                    ClientError,
+                    f"client {self.partition.label_of(client.number)} failed in round {order.round}, in {order.name}",
+                ):
                     results.append(tuple(np.array(each) for each in _several(order.function(client, *given))))
         kept: dict[str, list[int]] = {}
         for client in clients:

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from rayfl.object_names import adopt_objects, objects_named
 from rayfl.uris import without_secrets
 
 #: The most of anything that is counted: rounds, clients, samples, ... What fits into memory is checked later.
@@ -20,6 +21,15 @@ class Section(BaseModel):
     def __repr_args__(self) -> Any:
         """Show a config without the secrets that it holds."""
         return [(name, tree_without_secrets(value)) for name, value in super().__repr_args__()]
+
+    def __getstate__(self) -> dict[Any, Any]:
+        """Take the Python objects that this section names along to another process."""
+        return super().__getstate__() | {"objects": objects_named(self.__dict__)}
+
+    def __setstate__(self, state: dict[Any, Any]) -> None:
+        """Take in the objects that came along."""
+        adopt_objects(state.get("objects", {}))
+        super().__setstate__({key: value for key, value in state.items() if key != "objects"})
 
 
 def tree_without_secrets(value: Any) -> Any:

@@ -52,7 +52,8 @@ class TableWriter:
                 f"{storage.path} already holds a run: go on with `rayfl resume {storage.path}`, or choose another name"
             )
         if resume_after is not None:
-            self._take_back(parts, resume_after)
+            self._rounds = take_back(storage, name, resume_after)
+            self._part = len(parts)  # all of them are final then: a new one goes on
         if not parts:  # a table without rows is readable too, and has its columns
             self._write_part(0, schema.empty_table())
 
@@ -82,23 +83,29 @@ class TableWriter:
             self._tail_rounds = 0
 
     def _write_part(self, number: int, table: pa.Table) -> None:
-        sink = pa.BufferOutputStream()
-        pq.write_table(table, sink, compression="zstd")
-        self._storage.write(self._file(number), sink.getvalue())
+        _write_table(self._storage, f"{self._name}/{_part_name(number)}", table)
 
-    def _file(self, number: int) -> str:
-        return f"{self._name}/{_part_name(number)}"
 
-    def _take_back(self, parts: list[str], last: int) -> None:
-        # From the last file to the first, so that a second crash still leaves no gap. Files are emptied, not
-        # removed, since a reader may have just listed them. All of them are final then: a new one goes on.
-        for number in reversed(range(len(parts))):
-            part = read_table(self._storage.read(self._file(number)))
-            kept = part.filter(pc.less_equal(part["round"], last))
-            if kept.num_rows < part.num_rows:
-                self._write_part(number, kept)
-            self._rounds += len(pc.unique(kept["round"]))
-        self._part = len(parts)
+def take_back(storage: Storage, name: str, last: int) -> int:
+    """Remove a table's rows of rounds after `last`; return how many rounds are left."""
+    # From the last file to the first, so that a second crash still leaves no gap. Files are emptied, not removed,
+    # since a reader may have just listed them.
+    rounds = 0
+    parts = [f for f in storage.list(name) if f.endswith(".parquet")]
+    for number in reversed(range(len(parts))):
+        file = f"{name}/{_part_name(number)}"
+        part = read_table(storage.read(file))
+        kept = part.filter(pc.less_equal(part["round"], last))
+        if kept.num_rows < part.num_rows:
+            _write_table(storage, file, kept)
+        rounds += len(pc.unique(kept["round"]))
+    return rounds
+
+
+def _write_table(storage: Storage, file: str, table: pa.Table) -> None:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    storage.write(file, sink.getvalue())
 
 
 class RunWriter:

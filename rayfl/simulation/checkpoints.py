@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from rayfl.client.store import ClientState
 from rayfl.config import Config, dotted_keys
-from rayfl.errors import InputError
+from rayfl.errors import InputError, shown
 from rayfl.federation.places import FederationState
 from rayfl.packing import ARRAY_KINDS, Packed, unpack
 from rayfl.results import Storage
@@ -178,6 +178,14 @@ class Checkpoints:
         self._held[manifest.round] = frozenset(manifest.checks)
         return manifest.round
 
+    def remove_from(self, number: int) -> int:
+        """Remove the checkpoints that were found after round `number` or later; return the round of the last one left.
+
+        A run whose last round is `number` repeats that round, which is tested in ways that others are not.
+        """
+        self._remove([held for held in sorted(self._held, reverse=True) if held >= number])
+        return self.find()
+
     def bring_back(self, server: Saves) -> None:
         """Put the server and its clients back to where they stood at the last checkpoint, if there is one."""
         if self._last is None:
@@ -270,10 +278,13 @@ class Checkpoints:
             )
 
     def _prune(self) -> None:
-        """Remove all but the last checkpoints: the files that they name, and nothing else that lies there."""
-        old = sorted(self._held)[:-HELD]
-        needed = set().union(*[files for number, files in self._held.items() if number not in old])
-        for number in old:
+        """Remove all but the last checkpoints."""
+        self._remove(sorted(self._held)[:-HELD])
+
+    def _remove(self, rounds: list[int]) -> None:
+        """Remove the checkpoints after these rounds: the files that they name, and nothing else that lies there."""
+        needed = set().union(*[files for number, files in self._held.items() if number not in rounds])
+        for number in rounds:
             # The JSON first: what it names must not go before it.
             for name in [manifest_name(number), *sorted(self._held.pop(number) - needed)]:
                 self._storage.remove(f"{FOLDER}/{name}")
@@ -300,8 +311,8 @@ def refuse_changes(then: Config, now: Config) -> None:
     if differing:
         raise InputError(
             *[
-                f"{key}={after.get(key)!r}: the run began with {before.get(key)!r}, and would not be the same run;"
-                f" leave {key} as it was, or start a new run"
+                f"{key}={shown(after.get(key))}: the run began with {shown(before.get(key))}, and would not be the same"
+                f" run; leave {key} as it was, or start a new run"
                 for key in differing
             ]
         )

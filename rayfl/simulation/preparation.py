@@ -17,6 +17,7 @@ from rayfl.errors import InputError
 from rayfl.federation.interface import Facts, Recipe
 from rayfl.host_memory import Need, batches_need, clients_need, memory_here, network_need, refuse_excess, server_need
 from rayfl.methods import check_method, find_method, server_models, settled_options
+from rayfl.own_code import check_objects
 from rayfl.results import Fingerprints
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ def _digest(*arrays: np.ndarray) -> str:
 
 def resolve(config: Config) -> Config:
     """Fill in the method's own options and refuse wrong ones. Takes no time, so it comes before anything starts."""
+    check_objects(config)
     options = settled_options(config.method, config.rounds)
     method = {"name": config.method.name, **options.model_dump(exclude_none=True)}
     return Config.model_validate(config.model_dump(exclude_none=True) | {"method": method})
