@@ -27,7 +27,7 @@ from rayfl.actors.idle import IDLE, IdleActor, IdleActors, end_actor
 from rayfl.actors.server_actor import Actor, ServerActor, get
 from rayfl.config import Config
 from rayfl.errors import InputError, LostError, NobodyLeftError
-from rayfl.own_code import named_code, search_path
+from rayfl.own_code import named_code, named_objects, search_path
 from rayfl.simulation.preparation import Prepared, after_trying
 from rayfl.simulation.server import RoundRecord, Server
 
@@ -81,7 +81,7 @@ class RayServer:
         """Start the actors, which import while `prepared` still loads the data; take `idle` ones first."""
         self._config = config
         # Modules of a user's own stay imported in an actor: a change to their files would not reach a second run.
-        self._idle = None if named_code(config) else idle
+        self._idle = None if named_code(config) or named_objects(config) else idle
         self._epoch = 1
         self._clients: list[_Watched] = []
         self._joining: list[_Watched] = []

@@ -94,7 +94,7 @@ class Run:
         """What tells the run's data, partition and initial model from others; None where a run of before has none."""
         return read_fingerprints(self._storage)
 
-    @property
+    @cached_property
     def client_names(self) -> dict[int, str]:
         """The name of each client, where the data name clients: `run.clients.client.map(run.client_names)`."""
         return read_client_names(self._storage)
