@@ -107,7 +107,7 @@ def end_actor(actor: Any) -> None:
 def _by_turns(actors: Sequence[IdleActor]) -> list[IdleActor]:
     """Order actors so that any first few of them are spread over their nodes."""
     turn: dict[str, int] = {}
-    numbered = []
+    numbered: list[tuple[int, int, IdleActor]] = []
     for idle in actors:
         turn[idle.node] = turn.get(idle.node, -1) + 1
         numbered.append((turn[idle.node], len(numbered), idle))
