@@ -14,7 +14,9 @@ import torch
 #: oneDNN, ATen and MKL each read their own.
 AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
 TESTS = Path(__file__).parent
-TRAINERS = ["test_vectorised.py", "test_layers.py", "test_stacked.py", "test_choice.py", "test_training.py"]
+TRAINERS = ["test_vectorised.py", "test_layers.py", "test_stacked.py", "test_choice.py", "test_training.py", "-k"]
+#: Which shapes kernels are called with does not depend on the CPU.
+TRAINERS += ["not no_kernel_is_called_with_shapes"]
 #: All of one process, and of the many that compare both federations a few of each kind.
 SAME_BITS = ["test_every_method.py", "test_federation.py", "-k"]
 SAME_BITS += ["number_of_workers or too or (both_federations and (fedac or ifca or fedtsdp or wecfl or ditto))"]
