@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from small_runs import SmallRuns
 
 from rayfl.client.worker import Worker
 from rayfl.config import load_config
@@ -42,6 +43,12 @@ def ray_session() -> Iterator[None]:
     )
     yield
     ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> SmallRuns:
+    """Small runs of several methods, each made when first asked for."""
+    return SmallRuns(tmp_path_factory.mktemp("runs"))
 
 
 @pytest.fixture

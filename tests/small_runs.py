@@ -27,6 +27,11 @@ def small_run(folder: Path, method: str, *overrides: str) -> Run:
     return simulate(load_config(None, keys), Screen(quiet=True))
 
 
+def read(run: Run, name: str) -> pd.DataFrame:
+    """Read a table without rayfl, in order of rounds."""
+    return pd.read_parquet(f"{run.path}/{name}").sort_values("round", kind="stable")
+
+
 def rewrite(run: Run, name: str, change: Callable[[pd.DataFrame], pd.DataFrame]) -> Run:
     """Change a table of a run on disk, and read the run again."""
     file = next(Path(run.path, name).glob("*.parquet"))

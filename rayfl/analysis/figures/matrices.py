@@ -26,7 +26,8 @@ def similarity(
     cluster: int | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw a matrix between clients: the darker, the more alike. Strips show found (left) and planted clusters (top).
+    """Draw a matrix between clients: the darker, the more alike. Strips show found (left) and planted clusters (top),
+    where there are several.
 
     `of` is a run that reports a matrix, or a matrix: of `views.label_divergence`, `views.centre_similarity` or
     `views.sketch_similarity`. With `cluster`, only its clients are drawn.
@@ -48,13 +49,13 @@ def similarity(
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0)
     between_clusters = np.array_equal(matrix.members, matrix.cluster)
-    if not between_clusters and cluster is None:
-        if (matrix.cluster >= 0).any():
-            side_strip(ax, matrix.cluster, "left")
-        if (matrix.truth >= 0).any():
-            side_strip(ax, matrix.truth, "top")
+    left, top = (not between_clusters and len(np.unique(found)) > 1 for found in (matrix.cluster, matrix.truth))
+    if left:
+        side_strip(ax, matrix.cluster, "left")
+    if top:
+        side_strip(ax, matrix.truth, "top")
     ax.set_xlabel("cluster" if between_clusters else "client")
-    _ticks(ax, matrix, order, strip=not between_clusters and cluster is None)
+    _ticks(ax, matrix, order, pad=9 if left else 3)
     return ax
 
 
@@ -69,16 +70,15 @@ def _range(matrix: views.Matrix) -> tuple[Colormap | str, float, float]:
     return HEAT_MAP.reversed(), 0.0, float(others.max()) or 1.0
 
 
-def _ticks(ax: Axes, matrix: views.Matrix, order: views.Order, strip: bool) -> None:
+def _ticks(ax: Axes, matrix: views.Matrix, order: views.Order, pad: float) -> None:
     """Name the members where there is room, and no row where another order would make numbers of rows misleading."""
-    pad = 9 if strip and (matrix.cluster >= 0).any() else 3
     if len(matrix) <= _MOST_TICKS:
         names = [str(member) for member in matrix.members]
         ax.set_xticks(range(len(matrix)), names)
         ax.set_yticks(range(len(matrix)), names)
     elif order == "client":
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-        ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+        ax.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+        ax.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     else:
         ax.set_xticks([])
         ax.set_yticks([])

@@ -38,7 +38,7 @@ def label_distribution(
     if (np.diff(order) < 0).any():
         ax.set_xticks([])
     else:
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        ax.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     ax.yaxis.set_major_locator(MaxNLocator(integer=True))
     ax.tick_params(length=0)
     return ax
