@@ -16,8 +16,9 @@ from rayfl.client.handed import MODEL, Each, Mixture, Models, Overlay, Own, Sent
 from rayfl.client.objective import Term
 from rayfl.client.orders import EvaluateOrder, Given, MapOrder, TrainOrder
 from rayfl.client.passes import Combine, Split
+from rayfl.client.schedules import learning_rate
 from rayfl.client.store import ClientState
-from rayfl.config import ModelConfig
+from rayfl.config import LocalConfig, ModelConfig
 from rayfl.federation.ledger import Ledger
 from rayfl.federation.places import FederationState, Places
 from rayfl.federation.traffic import Traffic, whole
@@ -68,7 +69,7 @@ class Facts:
     public: np.ndarray  # samples that the server may look at, without their labels: no client has them
     recipe: Recipe
     n_validation: np.ndarray
-    keep_momentum: bool = False  # clients keep their momentum from round to round
+    local: LocalConfig  # how clients train
     metrics: tuple[str, ...] = ("accuracy", "macro_f1")  # of the task, in the order in which workers report them
 
 
@@ -82,9 +83,14 @@ class Federation(ABC):
         self.layout, self.initial = facts.layout, facts.initial
         self.clients = len(facts.n_train)
         self.round = 0
-        self._recipe, self._keep_momentum = facts.recipe, facts.keep_momentum
+        self._recipe, self.local = facts.recipe, facts.local
         self._places = Places(self.clients, facts.layout, workers)
         self._traffic = Traffic(facts.layout, facts.train_cost, self._places)
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of this round; `local` has the rest of how clients train."""
+        return learning_rate(self.local, self.round)
 
     @property
     def ledger(self) -> Ledger:
@@ -160,7 +166,7 @@ class Federation(ABC):
         terms = [term for term in objective if term.counts]
         handed = [start, partner, *[term.models for term in terms]]
         stacks = _different_stacks([m for m in handed if isinstance(m, Models)])
-        momentum = momentum_slot(slot, stream) if self._keep_momentum and not from_rest else None
+        momentum = momentum_slot(slot, stream) if self.local.keep_momentum and not from_rest else None
         self._traffic.training(cohort, start, terms, partner, momentum is not None)
         with self.ledger.timed("train"):
             shares = self._places.split_by_cost(cohort, self._train_cost)

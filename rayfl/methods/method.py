@@ -17,8 +17,8 @@ FINE_TUNING = 1_000_000  # a stream of batches that no round uses
 class Method(ABC):
     """Subclass this, give `round` and `tested_models`, and name the class in a config: `method.name: pkg.mod:Class`.
 
-    `self.fed` reaches the clients, `self.options` are the checked options, and everything else that the server
-    remembers goes into `self.state`, one dataclass.
+    `self.fed` reaches the clients, `self.options` are the checked options, `self.fed.local` says how clients train, and
+    everything else that the server remembers goes into `self.state`, one dataclass.
     """
 
     #: The method's own options: keys, types, defaults and help in one place.

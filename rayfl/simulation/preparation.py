@@ -188,7 +188,7 @@ def _settled(
         partition.public,
         recipe,
         n_validation=partition.n_validation,
-        keep_momentum=config.local.keep_momentum,
+        local=config.local,
         metrics=task_metrics(config.task),
     )
     return Prepared(config, dataset, partition, facts)
