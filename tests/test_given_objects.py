@@ -57,12 +57,12 @@ def median_method() -> type[rayfl.Method]:
             self.state = self.fed.initial
 
         def round(self, cohort: np.ndarray) -> None:
-            self.fed.train(cohort, start=self.tested_models())
+            self.fed.train(cohort, start=self.eval_models())
             model = self.state.copy()
             model[: self.fed.layout.parameters] = self.options.scale * np.median(self.fed.collect(cohort), axis=0)
             self.state = model
 
-        def tested_models(self) -> Any:
+        def eval_models(self) -> Any:
             return everyone(self.state, self.fed.clients)
 
     Median.Options = Options
