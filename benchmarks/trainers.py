@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 from rayfl.client.allocator import keep_freed_memory
 from rayfl.client.choice import cpu_capability, faster_together
 from rayfl.client.loop import train_alone
-from rayfl.client.trainee import Trainee
+from rayfl.client.training_job import TrainingJob
 from rayfl.client.vectorised import train_together
 from rayfl.config import LocalConfig, ModelConfig
 from rayfl.models import ZOO, FlatModel, build_model
@@ -96,9 +96,9 @@ def measured(title: str, batch: int, repetitions: int) -> list[Row]:
     local = LocalConfig.model_validate({"steps": steps, "batch_size": batch})
     clients = CLIENTS if plain.layout.parameters < 100_000 else 8  # one group of those that are not dense
     sides: dict[str, Callable[[], float]] = {
-        LOOP: partial(by_the_loop, plain, trainees(plain, shape, batch, clients, steps), local),
-        LAST: partial(by_the_loop, last, trainees(last, shape, batch, clients, steps), local),
-        TOGETHER: partial(together, plain, trainees(plain, shape, batch, clients, steps), local),
+        LOOP: partial(by_the_loop, plain, jobs(plain, shape, batch, clients, steps), local),
+        LAST: partial(by_the_loop, last, jobs(last, shape, batch, clients, steps), local),
+        TOGETHER: partial(together, plain, jobs(plain, shape, batch, clients, steps), local),
     }
     turns = {side: [cpu for _, cpu in answers] for side, answers in take_turns(sides, repetitions).items()}
     rows = [compared(title, str(batch), side, turns[side], LOOP, turns[LOOP]) for side in sides]
@@ -114,7 +114,7 @@ def network(config: ModelConfig, shape: tuple[int, ...], channels_last: bool = F
     return FlatModel(build_model(config, shape, classes, vocabulary, seed=0), channels_last=channels_last)
 
 
-def trainees(model: FlatModel, shape: tuple[int, ...], batch: int, clients: int, steps: int) -> list[Trainee]:
+def jobs(model: FlatModel, shape: tuple[int, ...], batch: int, clients: int, steps: int) -> list[TrainingJob]:
     generator = torch.Generator().manual_seed(0)
 
     def some() -> tuple[torch.Tensor, torch.Tensor]:
@@ -123,17 +123,17 @@ def trainees(model: FlatModel, shape: tuple[int, ...], batch: int, clients: int,
             return torch.randint(0, VOCABULARY, (batch, *shape), generator=generator), labels
         return torch.randn(batch, *shape, generator=generator), labels
 
-    return [Trainee(model.vector.clone(), [some() for _ in range(steps)], seed=c) for c in range(clients)]
+    return [TrainingJob(model.vector.clone(), [some() for _ in range(steps)], seed=c) for c in range(clients)]
 
 
-def by_the_loop(model: FlatModel, clients: list[Trainee], local: LocalConfig) -> float:
+def by_the_loop(model: FlatModel, clients: list[TrainingJob], local: LocalConfig) -> float:
     begin = time.process_time()
     for client in clients:
         train_alone(model, client, local, 0.01)
     return time.process_time() - begin
 
 
-def together(model: FlatModel, clients: list[Trainee], local: LocalConfig) -> float:
+def together(model: FlatModel, clients: list[TrainingJob], local: LocalConfig) -> float:
     begin = time.process_time()
     train_together(model, clients, local, 0.01)
     return time.process_time() - begin

@@ -1,4 +1,4 @@
-"""The errors a user may see. Each message is whole in itself: what is wrong, and the cure."""
+"""The errors a user may see. Each message says what is wrong and what to do."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ _MOST_OF_AN_OBJECT = 80  # characters that a message shows of an object that is 
 
 
 class RayflError(Exception):
-    """Something a user can mend; shown as its message alone, without a traceback and without secrets."""
+    """Something a user can fix; shown as its message alone, without a traceback and without secrets."""
 
     exit_code = 1
 
@@ -17,7 +17,7 @@ class RayflError(Exception):
 
 
 class InputError(RayflError):
-    """Bad config, data, partition or resources, told before any work starts: one line per fault."""
+    """Bad config, data, partition or resources, reported before any work starts: one line per fault."""
 
     exit_code = 2
 

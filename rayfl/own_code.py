@@ -1,4 +1,4 @@
-"""Code of users' own, named in a config as `package.module:Name`: where it is found, and how its errors are told."""
+"""Users' own code, named in a config as `package.module:Name`: where it is found, and how its errors are shown."""
 
 import importlib
 import sys
@@ -40,7 +40,7 @@ def import_module_of(key: str, path: str) -> tuple[ModuleType, str]:
     """Import the module of `path`, the value of config key `key`; return it, and the name after the colon."""
     module, _, name = path.partition(":")
     if not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
-        raise InputError(f"{key}={path!r} is no import path: {_FORM}")
+        raise InputError(f"{key}={path!r} is not an import path: {_FORM}")
     _search_current_folder()
     try:
         return importlib.import_module(module), name

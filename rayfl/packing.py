@@ -117,7 +117,7 @@ _NUMBERS = (bool, int, float, complex, np.generic)
 
 
 def _could_be(value: Any, kind: Any) -> bool:
-    """Tell whether a value is of the sort that an annotation speaks of: an array, a number, text, a container.
+    """Tell whether a value is of the kind that an annotation names: an array, a number, text, a container.
 
     No closer, since authors of methods write `float` where a whole number may be. None must be allowed by name
     (`float | None`): a forged state with None in place of an array would fail only in the middle of a round.

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from rayfl.client.worker import Worker
 from rayfl.clustering import bipartition, cosine
-from rayfl.federation import Models, Own, everyone
+from rayfl.federation import Models, Personal, everyone
 from rayfl.federation.serial import SerialFederation
 from rayfl.methods import METHODS
 from rayfl.simulation.server import Server
@@ -243,8 +243,8 @@ def test_fesems_figure_is_not_that_of_the_best_centre_for_everybody(small: Make)
 def test_personal_models_are_not_tested_on_the_samples_that_they_were_trained_on(small: Make, method: str) -> None:
     server = small(method, "local.steps=20")
     record = server.run_round(1)
-    tested, partition = server.method.tested_models(), worker_of(server).partition
-    assert isinstance(tested, Own)
+    tested, partition = server.method.eval_models(), worker_of(server).partition
+    assert isinstance(tested, Personal)
     vectors = server.fed.collect(EVERYONE, slot=tested.slot, buffers=True)
     for client in (0, 5, 11):
         train, test = partition.train_of(client), partition.test_of(client)

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from rayfl.config import load_config
 from rayfl.errors import InputError
-from rayfl.federation import Mixture, Models, Own
+from rayfl.federation import Mixture, Models, Personal
 from rayfl.federation.serial import SerialFederation
 from rayfl.methods import METHODS
 from rayfl.methods.clustered import GLOBAL, Clustered
@@ -203,9 +203,9 @@ def test_the_global_and_the_clusters_model_are_also_tested_alone(cam: Make, name
     assert record.extras[f"{second}_accuracy"] == pytest.approx(hits(server, [own]))
     assert record.summary["accuracy"] == pytest.approx(hits(server, [shared, own]))
     assert len({record.summary["accuracy"], record.extras["global_accuracy"], record.extras[f"{second}_accuracy"]}) > 1
-    tested = server.method.tested_models()
+    tested = server.method.eval_models()
     assert isinstance(tested, Mixture)
-    assert [type(part) for part in tested.parts] == [Models, Own if second == "own" else Models]
+    assert [type(part) for part in tested.parts] == [Models, Personal if second == "own" else Models]
 
 
 def test_the_fresh_models_of_oneshot_ifca_are_other_draws_than_the_global_one(

@@ -9,7 +9,7 @@ import pytest
 from rayfl.clustering import NO_CLUSTER, GranularityNorm, cosine, granularity, project_all, tune_by_granularity
 from rayfl.config import load_config
 from rayfl.errors import InputError
-from rayfl.federation import Own
+from rayfl.federation import Personal
 from rayfl.methods.fedac import FedAC
 from rayfl.results import Run
 from rayfl.simulation.preparation import prepare
@@ -290,7 +290,7 @@ def test_a_matrix_of_too_many_clients_is_refused() -> None:
 def test_accuracy_is_the_personal_models_and_the_centres_stand_beside_it(serial_server: Make) -> None:
     server = serial_server("local.steps=5")
     record = server.run_round(1)
-    personal = server.fed.evaluate(Own())["accuracy"]
+    personal = server.fed.evaluate(Personal())["accuracy"]
     centres = server.fed.evaluate(fedac(server).also_tested()["centre"])["accuracy"]
     assert np.array_equal(record.clients["accuracy"], personal)
     assert record.extras["centre_accuracy"] == pytest.approx(np.average(centres, weights=server.fed.n_test))

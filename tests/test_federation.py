@@ -187,7 +187,7 @@ def test_a_broadcast_is_unchanged_after_a_round(ray_session: None) -> None:
     import ray
 
     from rayfl.actors.client_actor import HEALTH, ClientActor
-    from rayfl.client.orders import EvaluateOrder, Given, TrainOrder
+    from rayfl.client.orders import EvaluateOrder, HandedRows, TrainOrder
     from rayfl.federation import library
 
     prepared = prepare(load_config(None, ["local.steps=2"]))
@@ -198,7 +198,7 @@ def test_a_broadcast_is_unchanged_after_a_round(ray_session: None) -> None:
     shared = ray.put([stack, stack])
     clients = np.arange(4)
     choice = np.zeros(4, int)
-    both = [Given(0, choice), Given(1, choice)]
+    both = [HandedRows(0, choice), HandedRows(1, choice)]
     terms: list = [Proximal(None, 0.5), ParameterContrast(None, 0.5, 1.0), FeatureContrast(None, 0.5, 1.0)]
     order = TrainOrder(1, clients, start=both[0], terms=[(term, both[1]) for term in terms], partner=both[1])
     ray.get(actor.call.remote(1, "train", shared, order), timeout=120)

@@ -57,12 +57,12 @@ def median_method() -> type[rayfl.Method]:
             self.state = self.fed.initial
 
         def round(self, cohort: np.ndarray) -> None:
-            self.fed.train(cohort, start=self.tested_models())
+            self.fed.train(cohort, start=self.eval_models())
             model = self.state.copy()
             model[: self.fed.layout.parameters] = self.options.scale * np.median(self.fed.collect(cohort), axis=0)
             self.state = model
 
-        def tested_models(self) -> Any:
+        def eval_models(self) -> Any:
             return everyone(self.state, self.fed.clients)
 
     Median.Options = Options
@@ -203,3 +203,21 @@ def test_both_federations_give_the_same_bits_with_objects(ray_session: None, run
     given = {"model": small_net(), "method": median_method(), "task": weighted_task()(2.0)}
     serial, on_ray = (run(**given, federation=kind, ray={"actors": 2}) for kind in ("serial", "ray"))
     assert numbers(serial) == numbers(on_ray)
+
+
+def test_a_method_can_read_how_clients_train_their_labels_and_a_gradient(run: Any) -> None:
+    seen: list[tuple[Any, ...]] = []
+
+    class Curious(median_method()):  # type: ignore[misc]
+        def round(self, cohort: np.ndarray) -> None:
+            super().round(cohort)
+            fed = self.fed
+            told = fed.map(cohort, lambda client: np.array([client.local.steps, client.local.batch_size, client.lr]))
+            assert np.allclose(told, [[fed.local.steps, fed.local.batch_size, fed.lr]] * len(cohort))
+            labels = fed.map(cohort, lambda client: client.label_counts())
+            gradients = fed.map(cohort, lambda client, model: client.gradient(model), self.state)
+            assert gradients.shape == (len(cohort), fed.layout.parameters) and np.abs(gradients).max() > 0
+            seen.append((fed.round, fed.local.steps, fed.lr, (labels.sum(1) == fed.n_train[cohort]).all()))
+
+    run(method=Curious, local={"steps": 3, "lr": 0.1, "lr_decay": 0.5})
+    assert seen == [(1, 3, 0.1, True), (2, 3, 0.05, True)]

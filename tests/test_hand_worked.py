@@ -14,7 +14,7 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 
 from rayfl.client.batches import draw_batches
 from rayfl.client.worker import Worker
-from rayfl.federation import Models, Own
+from rayfl.federation import Models, Personal
 from rayfl.federation.serial import SerialFederation
 from rayfl.methods.fesem import FeSEM
 from rayfl.methods.method import FINE_TUNING
@@ -631,7 +631,7 @@ def test_fedsoft_pulls_to_the_mixture_estimates_shares_every_tau_rounds_and_weig
         close(server.fed.collect(EVERYONE), own)
         assert np.array_equal(assigned(server), shares.argmax(axis=1))
     # Tested is the personalised model; beside it the centre of the largest share.
-    found = server.fed.evaluate(Own())["accuracy"]
+    found = server.fed.evaluate(Personal())["accuracy"]
     assert np.array_equal(record.clients["accuracy"], found)
     of_centres = server.fed.evaluate(Models(server.method.state.centres, assigned(server)))["accuracy"]
     assert record.extras["centre_accuracy"] == pytest.approx(np.average(of_centres, weights=server.fed.n_test))

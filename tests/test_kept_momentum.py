@@ -11,7 +11,7 @@ from tables import assert_same
 from torch import nn
 
 from rayfl.client.loop import train_alone
-from rayfl.client.trainee import Trainee
+from rayfl.client.training_job import TrainingJob
 from rayfl.client.vectorised import train_together
 from rayfl.client.worker import Worker
 from rayfl.config import LocalConfig, load_config
@@ -54,10 +54,10 @@ def test_two_rounds_worked_out_by_hand(together: bool) -> None:
     velocity = torch.zeros(2)
 
     def trained(velocity: torch.Tensor | None) -> list[float]:
-        trainee = Trainee(torch.zeros(2), batches, seed=0, velocity=velocity)
+        job = TrainingJob(torch.zeros(2), batches, seed=0, velocity=velocity)
         if together:
-            return train_together(model, [trainee], local, 0.1)[0].tolist()
-        return train_alone(model, trainee, local, 0.1).tolist()
+            return train_together(model, [job], local, 0.1)[0].tolist()
+        return train_alone(model, job, local, 0.1).tolist()
 
     assert trained(velocity) == pytest.approx([0.05, -0.05])
     assert velocity.tolist() == pytest.approx([-0.5, 0.5])
@@ -76,7 +76,7 @@ def test_rounds_with_kept_momentum_are_those_of_one_optimiser_of_torch() -> None
     start, velocity = model.copy(), torch.zeros(model.layout.parameters)
     local = LocalConfig(steps=3, momentum=0.9, weight_decay=0.01)
     for batches in rounds:
-        trained = train_alone(model, Trainee(start, batches, 0, velocity=velocity), local, 0.1).clone()
+        trained = train_alone(model, TrainingJob(start, batches, 0, velocity=velocity), local, 0.1).clone()
     model.load(start)
     reference = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
     optimiser = torch.optim.SGD(reference.parameters(), 0.1, 0.9, weight_decay=0.01)
@@ -97,24 +97,24 @@ def test_the_vectorised_trainer_keeps_the_momentum_that_the_loop_keeps() -> None
     model, local = FlatModel(module, dtype=torch.float64), LocalConfig(steps=3, batch_size=4, momentum=0.9)
     generator = torch.Generator().manual_seed(1)
 
-    def clients() -> list[Trainee]:
+    def clients() -> list[TrainingJob]:
         generator.manual_seed(1)
         found = []
         for client in range(11):
             steps = [torch.randn(4, 6, generator=generator, dtype=torch.float64) for _ in range(1 + client % 3)]
             velocity = torch.randn(model.layout.parameters, generator=generator, dtype=torch.float64)
             batches = [(inputs, torch.arange(4) % 3) for inputs in steps]
-            found.append(Trainee(model.copy(), batches, client, velocity=None if client == 4 else velocity))
+            found.append(TrainingJob(model.copy(), batches, client, velocity=None if client == 4 else velocity))
         return found
 
     together = clients()
     vectors = train_together(model, together, local, 0.1)
     start = model.copy()
-    for trainee, by_group, vector in zip(clients(), together, vectors, strict=True):
+    for job, by_group, vector in zip(clients(), together, vectors, strict=True):
         model.load(start)
-        torch.testing.assert_close(vector, train_alone(model, trainee, local, 0.1).clone(), rtol=1e-8, atol=1e-9)
-        if trainee.velocity is not None:
-            torch.testing.assert_close(by_group.velocity, trainee.velocity, rtol=1e-8, atol=1e-9)
+        torch.testing.assert_close(vector, train_alone(model, job, local, 0.1).clone(), rtol=1e-8, atol=1e-9)
+        if job.velocity is not None:
+            torch.testing.assert_close(by_group.velocity, job.velocity, rtol=1e-8, atol=1e-9)
 
 
 # -- whose momentum, and which ---------------------------------------------------------------------------------------

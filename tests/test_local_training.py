@@ -15,7 +15,7 @@ from rayfl.client.augmentation import Augmentation
 from rayfl.client.loop import train
 from rayfl.client.optimisers import optimiser_of
 from rayfl.client.task import Classification, Regression, find_task, mae, mse, r2
-from rayfl.client.trainee import Trainee
+from rayfl.client.training_job import TrainingJob
 from rayfl.client.vectorised import train_together
 from rayfl.config import LocalConfig, load_config
 from rayfl.errors import InputError
@@ -77,7 +77,7 @@ def test_both_trainers_step_as_torchs_own_optimisers(kind: str) -> None:
     start = model.copy()
     train(model, batches(), local, lr=0.01)
     torch.testing.assert_close(model.vector, expected, rtol=1e-5, atol=1e-6)
-    others = [Trainee(start, batches(count), seed=0) for count in (2, 4, 4, 1)]
+    others = [TrainingJob(start, batches(count), seed=0) for count in (2, 4, 4, 1)]
     together = train_together(FlatModel(network()), others, local, lr=0.01)
     torch.testing.assert_close(together[1], expected, rtol=1e-5, atol=1e-6)
     assert torch.equal(together[1], together[2])
@@ -98,12 +98,12 @@ def test_a_gradient_of_zeros_is_clipped_to_zeros() -> None:
 def test_only_the_part_that_is_trained_changes(together: bool) -> None:
     model = FlatModel(network())
     start, head = model.copy(), model.layout.head
-    trainee = Trainee(start, batches(), seed=0, trained=model.layout.trainable("head"))
+    job = TrainingJob(start, batches(), seed=0, trained=model.layout.trainable("head"))
     local = LocalConfig(steps=4, batch_size=8, momentum=0.9, weight_decay=0.1)
     if together:
-        (vector,) = train_together(model, [trainee], local, lr=0.1)
+        (vector,) = train_together(model, [job], local, lr=0.1)
     else:
-        train(model, trainee.batches, local, 0.1, trained=trainee.trained)
+        train(model, job.batches, local, 0.1, trained=job.trained)
         vector = model.vector
     assert torch.equal(vector[: head.start], start[: head.start])
     assert (vector[head] != start[head]).all()

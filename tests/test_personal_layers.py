@@ -9,7 +9,7 @@ import pytest
 from rayfl.client.passes import Split
 from rayfl.config import load_config
 from rayfl.errors import InputError
-from rayfl.federation import Mixture, Models, Overlay, Own, everyone
+from rayfl.federation import Mixture, Models, Overlay, Personal, everyone
 from rayfl.federation.interface import Federation
 from rayfl.models import Part
 from rayfl.simulation.preparation import prepare
@@ -85,7 +85,7 @@ def test_an_overlay_is_a_part_of_the_shared_model_over_the_clients_own(small: Ma
     beside = everyone(stack[0], fed.clients)
     mixed, expected = (Mixture((beside, tested), "logits") for tested in (Overlay(shared), by_hand))
     assert_same_scores(fed.evaluate(mixed), fed.evaluate(expected))
-    nobodys = Overlay(shared, Own("nobody's"))  # over the initial model
+    nobodys = Overlay(shared, Personal("nobody's"))  # over the initial model
     vectors, rows = np.unique(laid_over(fed, shared, {}), axis=0, return_inverse=True)
     assert len(vectors) == 3
     assert_same_scores(fed.evaluate(nobodys), fed.evaluate(Models(vectors, rows.ravel())))
@@ -105,7 +105,7 @@ def test_clients_with_the_same_shared_model_share_passes_unless_they_have_layers
     for part in ("all", len(fed.layout.layers)):
         assert plan(Overlay(everyone(fed.initial, fed.clients, part))) == ([CLIENTS.tolist()], [])
     assert plan(Overlay(everyone(fed.initial, fed.clients, "backbone"))) == ([], one_by_one)
-    assert plan(Own()) == ([], one_by_one)
+    assert plan(Personal()) == ([], one_by_one)
 
 
 def test_fedper_is_tested_with_the_averaged_backbone_and_reports_the_trained_models_too(small: Make) -> None:

@@ -381,7 +381,7 @@ def test_looking_at_validation_samples_changes_no_bit_of_the_test_results(serial
 def test_clients_without_validation_samples_do_not_count(serial_server: Make) -> None:
     server = serial_server(*SMALL, *VALIDATED, "method.name=fedavg")
     server.run_round(1)
-    tested = server.method.tested_models()
+    tested = server.method.eval_models()
     scores = server.fed.evaluate(tested, "validation")
     sizes = server.fed.n_validation.copy()
     sizes[2] = 0

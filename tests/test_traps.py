@@ -145,7 +145,7 @@ def test_testing_leaves_batch_norm_alone(serial_server: Make, bn_module: str) ->
     centres = looked_at.method.state.centres
     assert looked_at.fed.layout.size > looked_at.fed.layout.parameters  # the running statistics
     assert np.array_equal(centres, left_alone.method.state.centres)
-    again = looked_at.fed.evaluate(looked_at.method.tested_models())
+    again = looked_at.fed.evaluate(looked_at.method.eval_models())
     assert np.array_equal(again["loss"], record.clients["loss"])
 
     # And neither dropout nor the samples tested with it have a say in a client's score, nor in its choice of a cluster.

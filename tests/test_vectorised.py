@@ -16,7 +16,7 @@ from rayfl.client import loop
 from rayfl.client.bound import Bound, Partner
 from rayfl.client.choice import faster_together, vectorisable
 from rayfl.client.objective import FeatureContrast, Linear, ParameterContrast, Proximal
-from rayfl.client.trainee import Trainee
+from rayfl.client.training_job import TrainingJob
 from rayfl.client.vectorised import DENSE_GROUP, GROUP, train_together
 from rayfl.config import LocalConfig, ModelConfig
 from rayfl.models import ZOO, FlatModel, Part, build_model
@@ -47,20 +47,20 @@ def samples(count: int, shape: tuple[int, ...], seed: int) -> tuple[torch.Tensor
     return torch.randn(count, *shape, generator=generator), labels
 
 
-def trainees(model: FlatModel, shape: tuple[int, ...], sizes: list[list[int]], **terms: Any) -> list[Trainee]:
-    """Return one trainee per list of batch sizes, all with different starts, data and seeds."""
+def jobs(model: FlatModel, shape: tuple[int, ...], sizes: list[list[int]], **terms: Any) -> list[TrainingJob]:
+    """Return one job per list of batch sizes, all with different starts, data and seeds."""
     generator = torch.Generator().manual_seed(2)
     starts = model.vector * (1 + 0.5 * torch.rand(len(sizes), model.layout.size, generator=generator))
     return [
-        Trainee(start, [samples(n, shape, 100 * at + step) for step, n in enumerate(each)], seed=at, **terms)
+        TrainingJob(start, [samples(n, shape, 100 * at + step) for step, n in enumerate(each)], seed=at, **terms)
         for at, (start, each) in enumerate(zip(starts, sizes, strict=True))
     ]
 
 
-def by_the_loop(model: FlatModel, trainee: Trainee, local: LocalConfig) -> torch.Tensor:
+def by_the_loop(model: FlatModel, job: TrainingJob, local: LocalConfig) -> torch.Tensor:
     before = model.copy()
     with torch.random.fork_rng(devices=[]):
-        trained = loop.train_alone(model, trainee, local, LR).clone()
+        trained = loop.train_alone(model, job, local, LR).clone()
     model.load(before)
     return trained
 
@@ -69,7 +69,7 @@ def in_double(model: FlatModel) -> FlatModel:
     return FlatModel(copy.deepcopy(model.module), dtype=torch.float64)
 
 
-def trainee_in_double(trainee: Trainee) -> Trainee:
+def trainee_in_double(job: TrainingJob) -> TrainingJob:
     """Return it with every float tensor in it, also those of its terms, in double precision."""
 
     def doubled(thing: Any) -> Any:
@@ -81,19 +81,19 @@ def trainee_in_double(trainee: Trainee) -> Trainee:
             return replace(thing, **{field.name: doubled(getattr(thing, field.name)) for field in fields(thing)})
         return thing
 
-    return doubled(trainee)
+    return doubled(job)
 
 
-def assert_as_the_loop(model: FlatModel, everyone: list[Trainee], local: LocalConfig) -> None:
+def assert_as_the_loop(model: FlatModel, everyone: list[TrainingJob], local: LocalConfig) -> None:
     """In double precision: the same mathematics, whatever a CPU's own order of summing makes of it in 32 bits."""
-    model, everyone = in_double(model), [trainee_in_double(trainee) for trainee in everyone]
+    model, everyone = in_double(model), [trainee_in_double(job) for job in everyone]
     together = train_together(model, everyone, local, LR)
     assert len(together) == len(everyone)
-    for trainee, got in zip(everyone, together, strict=True):
-        expected = by_the_loop(model, trainee, local)
+    for job, got in zip(everyone, together, strict=True):
+        expected = by_the_loop(model, job, local)
         assert got.dtype == torch.float64
         torch.testing.assert_close(got, expected, rtol=1e-8, atol=1e-9)
-        assert trainee.batches == [] or (expected - trainee.start).abs().max() > 1e-3  # else it would say nothing
+        assert job.batches == [] or (expected - job.start).abs().max() > 1e-3  # else it would say nothing
 
 
 RAGGED = [[6, 6, 4], [6, 6], [5, 6, 2], [3, 3, 3]]
@@ -104,18 +104,18 @@ def test_every_network_of_the_zoo_is_trained_as_the_loop_trains_it(name: str) ->
     """Clients with fewer samples than a batch, and with other numbers of steps; batch norm, dropout, LSTM."""
     model = of_the_zoo(name)
     assert vectorisable(model, samples(6, shape_for(name), 0)[0]) is None
-    assert_as_the_loop(model, trainees(model, shape_for(name), RAGGED), LocalConfig(steps=3, batch_size=6))
+    assert_as_the_loop(model, jobs(model, shape_for(name), RAGGED), LocalConfig(steps=3, batch_size=6))
 
 
 @pytest.mark.parametrize("name", ZOO)
 def test_no_bit_of_a_result_depends_on_the_company_or_the_place_in_it(name: str) -> None:
     model, local = of_the_zoo(name), LocalConfig(steps=2, batch_size=6, momentum=0.9)
-    one, *others = trainees(model, shape_for(name), [[6, 5], [6, 6], [6, 4, 6], *[[6]] * GROUP])
+    one, *others = jobs(model, shape_for(name), [[6, 5], [6, 6], [6, 4, 6], *[[6]] * GROUP])
     (alone,) = train_together(model, [one], local, LR)
     for company in ([*others[:2], one], [one, *others], [*others, one, one]):
         together = train_together(model, company, local, LR)
-        for trainee, got in zip(company, together, strict=True):
-            assert trainee is not one or torch.equal(got, alone)
+        for job, got in zip(company, together, strict=True):
+            assert job is not one or torch.equal(got, alone)
 
 
 class Own(nn.Module):
@@ -190,7 +190,7 @@ def test_other_layers_momentum_and_weight_decay_are_as_in_the_loop(kind: str, mo
     model = network(kind)
     assert vectorisable(model, samples(6, (1, 8, 8), 0)[0]) is None
     local = LocalConfig(steps=3, batch_size=6, momentum=momentum, weight_decay=0.1)
-    assert_as_the_loop(model, trainees(model, (1, 8, 8), [*RAGGED, []]), local)
+    assert_as_the_loop(model, jobs(model, (1, 8, 8), [*RAGGED, []]), local)
 
 
 def terms_of(kind: str, model: FlatModel, at: int) -> dict[str, Any]:
@@ -219,8 +219,8 @@ ALL = ["pulls", "partner", "parameters", "representations", "both contrasts"]
 def test_odd_sizes_do_not_let_the_place_into_the_bits(kind: str, terms: str) -> None:
     """MKL sums in an order that depends on where its operands lie in memory; see `_linear`."""
     model, local = network(kind), LocalConfig(steps=2, batch_size=7)
-    trainee = replace(trainees(model, (1, 8, 8), [[7, 7]])[0], **terms_of(terms, model, 0))
-    first, *rest = train_together(model, [trainee] * GROUP, local, 10.0)
+    job = replace(jobs(model, (1, 8, 8), [[7, 7]])[0], **terms_of(terms, model, 0))
+    first, *rest = train_together(model, [job] * GROUP, local, 10.0)
     assert first.isfinite().all()
     assert all(torch.equal(each, first) for each in rest)
 
@@ -234,8 +234,8 @@ def test_the_bits_of_plain_networks_do_not_depend_on_the_number_of_rows(name: st
     model, shape = (FlatModel(odd), (1, 8, 8)) if name == "odd sizes" else (of_the_zoo(name), shape_for(name))
     steps = [[7, 7, 5], [7], [7, 7]]
     everyone = [
-        replace(trainee, **terms_of(terms, model, 3 * at))
-        for at, trainee in enumerate(trainees(model, shape, [steps[at % 3] for at in range(DENSE_GROUP + 5)]))
+        replace(job, **terms_of(terms, model, 3 * at))
+        for at, job in enumerate(jobs(model, shape, [steps[at % 3] for at in range(DENSE_GROUP + 5)]))
     ]
     local = LocalConfig(steps=3, batch_size=7, weight_decay=0.1)
     all_of_them = train_together(model, everyone, local, LR)
@@ -269,8 +269,8 @@ def test_no_kernel_is_called_with_shapes_that_depend_on_the_company(name: str, t
     local = LocalConfig(steps=2, batch_size=6, momentum=0.9)
     sizes = [[6, 4], [6, 6], [3, 3]]
     everyone = [
-        replace(trainee, **terms_of(terms, model, 0))
-        for trainee in trainees(model, shape, [sizes[at % 3] for at in range(2 * GROUP + 1)])
+        replace(job, **terms_of(terms, model, 0))
+        for job in jobs(model, shape, [sizes[at % 3] for at in range(2 * GROUP + 1)])
     ]
     seen = []
     for count in (3, 4, 7, 2 * GROUP + 1):
@@ -285,8 +285,8 @@ def test_no_kernel_is_called_with_shapes_that_depend_on_the_company(name: str, t
 @pytest.mark.parametrize("network_kind", ["user's own", "batch norm", "dropout"])
 def test_every_term_is_that_of_the_loop_also_where_some_clients_have_none(kind: str, network_kind: str) -> None:
     model = network(network_kind)
-    plain = trainees(model, (1, 8, 8), [[6, 6, 4], [6, 6], [6, 4], [3, 6, 6]])
-    with_terms = [replace(trainee, **terms_of(kind, model, at)) for at, trainee in enumerate(plain)]
+    plain = jobs(model, (1, 8, 8), [[6, 6, 4], [6, 6], [6, 4], [3, 6, 6]])
+    with_terms = [replace(job, **terms_of(kind, model, at)) for at, job in enumerate(plain)]
     local = LocalConfig(steps=3, batch_size=6, momentum=0.5)
     assert_as_the_loop(model, with_terms, local)
     moved = train_together(model, with_terms, local, LR)
@@ -299,7 +299,7 @@ def test_every_term_is_that_of_the_loop_also_where_some_clients_have_none(kind: 
 @pytest.mark.parametrize("kind", ["partner", "parameters", "representations"])
 def test_the_bits_are_the_same_whether_the_others_have_the_same_models_or_their_own(kind: str) -> None:
     model, local = network("dropout"), LocalConfig(steps=2, batch_size=6)
-    plain = trainees(model, (1, 8, 8), [[6, 6]] * 3)
+    plain = jobs(model, (1, 8, 8), [[6, 6]] * 3)
     terms = [terms_of(kind, model, at) for at in (0, 1, 3)]
     one, same, other = (replace(t, **own) for t, own in zip(plain, [terms[0], terms[0], terms[2]], strict=True))
     shared = train_together(model, [one, same], local, LR)[0]
@@ -310,16 +310,16 @@ def test_the_bits_are_the_same_whether_the_others_have_the_same_models_or_their_
 def test_frozen_weights_are_moved_by_weight_decay_and_pulls_only() -> None:
     model = network("user's own")
     where = model.layout.slices[model.layout.names.index("second.weight")]
-    trainee = trainees(model, (1, 8, 8), [[6, 6]])[0]
-    (plain,) = train_together(model, [trainee], LocalConfig(steps=2, batch_size=6), LR)
-    assert torch.equal(plain[where], trainee.start[where])
-    (decayed,) = train_together(model, [trainee], LocalConfig(steps=2, batch_size=6, weight_decay=0.1), LR)
-    torch.testing.assert_close(decayed[where], trainee.start[where] * (1 - LR * 0.1) ** 2)
+    job = jobs(model, (1, 8, 8), [[6, 6]])[0]
+    (plain,) = train_together(model, [job], LocalConfig(steps=2, batch_size=6), LR)
+    assert torch.equal(plain[where], job.start[where])
+    (decayed,) = train_together(model, [job], LocalConfig(steps=2, batch_size=6, weight_decay=0.1), LR)
+    torch.testing.assert_close(decayed[where], job.start[where] * (1 - LR * 0.1) ** 2)
 
 
 def test_training_changes_nothing_but_what_it_returns() -> None:
     model = network("batch norm")
-    plain = trainees(model, (1, 8, 8), [[6, 6], [6, 4]])
+    plain = jobs(model, (1, 8, 8), [[6, 6], [6, 4]])
     everyone = [replace(t, **terms_of("both contrasts", model, 0)) for t in plain]
     before = model.copy(), [t.start.clone() for t in everyone], [t.terms[0].vectors.clone() for t in everyone]
     counters = [b.clone() for b in model.module.buffers()]

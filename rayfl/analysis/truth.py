@@ -35,7 +35,7 @@ def normalised_mutual_information(true: Any, found: Any) -> float:
 def purity(true: Any, found: Any) -> float:
     """Return the share of clients that are of their found cluster's most frequent true cluster.
 
-    Many small clusters are pure: read it beside the number of clusters.
+    Many small clusters are pure: read it together with the number of clusters.
 
     >>> purity([0, 0, 0, 1], [0, 0, 1, 1])
     0.75

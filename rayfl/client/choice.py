@@ -18,7 +18,7 @@ from rayfl.client.layer_types import DENSE
 from rayfl.client.layers import is_plain
 from rayfl.client.objective import FeatureContrast, ParameterContrast
 from rayfl.client.task import CLASSIFICATION, Task
-from rayfl.client.trainee import Trainee
+from rayfl.client.training_job import TrainingJob
 from rayfl.client.vectorised import GROUP, Group, train_together
 from rayfl.config import LocalConfig
 from rayfl.data import Dataset
@@ -85,14 +85,14 @@ def vectorisable(
     inputs = _varied(inputs, generator) if inputs.is_floating_point() else inputs
     kind = torch.long if task.targets == "class" else torch.float32
     labels = torch.zeros(len(inputs), dtype=kind, device=inputs.device)
-    trainee = Trainee(start, [(inputs, labels)], seed=0)
+    job = TrainingJob(start, [(inputs, labels)], seed=0)
     # A step so long that the weights after it have the gradient's last bits.
     local, lr = LocalConfig(steps=1, batch_size=len(inputs)), 1024.0
     try:
-        group = Group(model, [trainee] * (GROUP - 1), local, lr, task)
+        group = Group(model, [job] * (GROUP - 1), local, lr, task)
         together, *others = group.train()
-        same = _all_equal([together, *others, *train_together(model, [trainee], local, lr, task)])
-        for variant in _variants(model, trainee, generator, shorter):
+        same = _all_equal([together, *others, *train_together(model, [job], local, lr, task)])
+        for variant in _variants(model, job, generator, shorter):
             try:
                 few, alone = (
                     train_together(model, [variant] * count, local, lr, task) for count in (GROUP // 2 + 1, 1)
@@ -109,7 +109,7 @@ def vectorisable(
     if group.drew and inputs.device.type != "cpu":
         return None  # a GPU's dropout draws in one kernel, other numbers than ours
     with global_generators_kept([inputs.device] if inputs.device.type == "cuda" else []):
-        by_the_loop = loop.train_alone(model, trainee, local, lr, task).clone()
+        by_the_loop = loop.train_alone(model, job, local, lr, task).clone()
     model.outside.reset()
     model.load(before)
     for part in (model.layout.part("all"), model.layout.buffers):
@@ -133,16 +133,16 @@ def _changed_in_training(model: FlatModel, inputs: torch.Tensor) -> list[str]:
 
 
 def _variants(
-    model: FlatModel, trainee: Trainee, generator: torch.Generator, shorter: Collection[int]
-) -> list[Trainee]:
-    """Return what may be asked of a trainee besides: a partner, contrasts, batches that are not full."""
-    others = torch.stack([_varied(trainee.start, generator) for _ in range(2)])
-    (inputs, labels), *_ = trainee.batches
+    model: FlatModel, job: TrainingJob, generator: torch.Generator, shorter: Collection[int]
+) -> list[TrainingJob]:
+    """Return what may be asked of a job besides: a partner, contrasts, batches that are not full."""
+    others = torch.stack([_varied(job.start, generator) for _ in range(2)])
+    (inputs, labels), *_ = job.batches
     return [
-        replace(trainee, partner=Partner(others[0])),
-        replace(trainee, terms=[Bound(ParameterContrast(None, 1.0, 1.0), others, 1, "head")]),
-        replace(trainee, terms=[Bound(FeatureContrast(None, 1.0, 1.0), others, 0)]),
-        *(replace(trainee, batches=[(inputs[:size], labels[:size])]) for size in sorted(shorter)),
+        replace(job, partner=Partner(others[0])),
+        replace(job, terms=[Bound(ParameterContrast(None, 1.0, 1.0), others, 1, "head")]),
+        replace(job, terms=[Bound(FeatureContrast(None, 1.0, 1.0), others, 0)]),
+        *(replace(job, batches=[(inputs[:size], labels[:size])]) for size in sorted(shorter)),
     ]
 
 

@@ -26,7 +26,7 @@ class Models:
 
 
 @dataclass(frozen=True)
-class Own:
+class Personal:
     """The client's own latest model; the slot tells models of one client apart, where a method has several."""
 
     slot: str = MODEL
@@ -40,18 +40,18 @@ class Overlay:
     """
 
     models: Models
-    own: Own = Own()
+    own: Personal = Personal()
 
 
 @dataclass(frozen=True)
 class Mixture:
     """Several models per client whose outputs are put together: logits added, or probabilities averaged."""
 
-    parts: tuple[Models | Own | Overlay, ...]
+    parts: tuple[Models | Personal | Overlay, ...]
     combine: Combine
 
 
-Tested = Models | Own | Overlay | Mixture
+EvalModels = Models | Personal | Overlay | Mixture
 
 
 @dataclass(frozen=True)

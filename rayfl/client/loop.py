@@ -8,37 +8,37 @@ from rayfl.client.bound import Bound, BoundRows, Partner
 from rayfl.client.optimisers import State, optimiser_of
 from rayfl.client.stacked import stacked_features, stacked_logits
 from rayfl.client.task import CLASSIFICATION, Task
-from rayfl.client.trainee import Trainee
+from rayfl.client.training_job import TrainingJob
 from rayfl.config import LocalConfig
 from rayfl.models import FlatModel
 from rayfl.randomness import seed_globals
 
 
 def train_alone(
-    model: FlatModel, trainee: Trainee, local: LocalConfig, lr: float, task: Task = CLASSIFICATION
+    model: FlatModel, job: TrainingJob, local: LocalConfig, lr: float, task: Task = CLASSIFICATION
 ) -> torch.Tensor:
-    """Return the trainee's trained vector (size,), the buffers included; it is `model`'s own, until the next call.
+    """Return the job's trained vector (size,), the buffers included; it is `model`'s own, until the next call.
 
     Seeds the global generators, so wrap calls in `global_generators_kept`.
     """
     model.outside.reset()
-    model.load(trainee.start)
+    model.load(job.start)
     if model.outside.has_own_code:
-        seed_globals(trainee.seed)
+        seed_globals(job.seed)
     else:  # Not torch.manual_seed: it looks for every kind of device there may be, longer than a small step takes.
-        torch.default_generator.manual_seed(trainee.seed)
+        torch.default_generator.manual_seed(job.seed)
     if model.vector.device.type == "cuda":
-        torch.cuda.manual_seed(trainee.seed)
+        torch.cuda.manual_seed(job.seed)
     train(
         model,
-        trainee.batches,
+        job.batches,
         local,
         lr,
-        trainee.terms,
-        trainee.partner,
-        trainee.velocity,
+        job.terms,
+        job.partner,
+        job.velocity,
         task,
-        trainee.trained,
+        job.trained,
     )
     model.outside.gather()
     return model.vector

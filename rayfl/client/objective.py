@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from rayfl.client.handed import Models, Own
+from rayfl.client.handed import Models, Personal
 
 if TYPE_CHECKING:
     from torch import Tensor  # methods are imported where there is no torch yet: it takes seconds
@@ -29,7 +29,7 @@ class Term(ABC):
     `all_models` those of the whole stack, of which the client's own is number `own[row]`.
     """
 
-    models: Models | Own | None
+    models: Models | Personal | None
 
     on: ClassVar[Literal["parameters", "features", "outputs"]] = "parameters"
     #: Whether a client is handed all models of the stack.

@@ -12,7 +12,7 @@ from rayfl.models import Part
 
 
 @dataclass(frozen=True)
-class Given:
+class HandedRows:
     """Models handed to the clients of an order: which of the shared stacks, and which row for each client."""
 
     stack: int
@@ -31,9 +31,9 @@ class TrainOrder:
     keep: bool = False
     part: Part = "all"  # what of the network is trained
     momentum: str | None = None  # the slot of the momentum that clients keep; None: they begin from rest
-    start: Given | None = None
-    terms: list[tuple[Term, Given | str]] = field(default_factory=list)  # without models, and where these are
-    partner: Given | str | None = None
+    start: HandedRows | None = None
+    terms: list[tuple[Term, HandedRows | str]] = field(default_factory=list)  # without models, and where these are
+    partner: HandedRows | str | None = None
 
 
 @dataclass(frozen=True)

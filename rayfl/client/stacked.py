@@ -1,6 +1,6 @@
 """Fixed models, given as flat vectors, on one data set: their logits, features, losses and predictions in eval mode.
 
-The FlatModel at hand lends its architecture only: its vector, gradient and batch norm statistics are neither read nor
+The given FlatModel lends its architecture only: its vector, gradient and batch norm statistics are neither read nor
 changed, and its mode (training or eval) is afterwards what it was. Training is in `loop`, scores are in `evaluation`.
 """
 

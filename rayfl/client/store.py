@@ -156,7 +156,7 @@ class _MappedRows:
         length = self._per_segment * self._stride
         try:
             with tempfile.TemporaryFile(dir=self._folder) as file:
-                if hasattr(os, "posix_fallocate"):  # a full disk is told here, not by a fatal signal later
+                if hasattr(os, "posix_fallocate"):  # a full disk fails here, not with a fatal signal later
                     os.posix_fallocate(file.fileno(), 0, length)
                 else:
                     file.truncate(length)

@@ -1,7 +1,7 @@
 """The vectorised trainer: several clients at once, each a row of one matrix.
 
 Sequences of plain layers are run on all rows as `layers` writes them out, any other network by `vmap`. Results equal
-those of `loop` to float tolerance, and no bit of a client's result depends on who is trained beside it: a pass has full
+those of `loop` to float tolerance, and no bit of a client's result depends on who is trained with it: a pass has full
 batches and, by `vmap`, always GROUP rows, and all rows lie alike in memory.
 """
 
@@ -22,7 +22,7 @@ from rayfl.client.layers import PlainLayers, aligned, block_size, is_plain
 from rayfl.client.loop import clip
 from rayfl.client.optimisers import State, optimiser_of
 from rayfl.client.task import CLASSIFICATION, Task
-from rayfl.client.trainee import Batch, Trainee
+from rayfl.client.training_job import Batch, TrainingJob
 from rayfl.config import LocalConfig
 from rayfl.models import FlatModel
 from rayfl.models.flat import by_name
@@ -30,7 +30,7 @@ from rayfl.models.flat import by_name
 Tensors = dict[str, torch.Tensor]
 
 #: Rows of a pass, one client each: the most for plain networks, always as many for others. Libraries sum in another
-#: order for another number of rows, on some CPUs; a client's bits would then depend on who else is trained beside it.
+#: order for another number of rows, on some CPUs; a client's bits would then depend on who else is trained with it.
 GROUP = 8
 
 #: The most rows for networks of DENSE layers, where a step is mostly a matter of starting operations.
@@ -38,27 +38,27 @@ DENSE_GROUP = 32
 
 
 def train_together(
-    model: FlatModel, trainees: Sequence[Trainee], local: LocalConfig, lr: float, task: Task = CLASSIFICATION
+    model: FlatModel, jobs: Sequence[TrainingJob], local: LocalConfig, lr: float, task: Task = CLASSIFICATION
 ) -> list[torch.Tensor]:
-    """Return each trainee's trained vector (size,), the buffers included.
+    """Return each job's trained vector (size,), the buffers included.
 
-    `model` lends its architecture, its own vector stays as it is. The trainees may differ in everything; those whose
+    `model` lends its architecture, its own vector stays as it is. The jobs may differ in everything; those whose
     objectives have other terms are trained apart from each other.
     """
     kinds: dict[tuple, list[int]] = {}
-    for at, trainee in enumerate(trainees):
-        kinds.setdefault(_kind(trainee), []).append(at)
+    for at, job in enumerate(jobs):
+        kinds.setdefault(_kind(job), []).append(at)
     trained: dict[int, torch.Tensor] = {}
     for members in kinds.values():
-        group = Group(model, [trainees[at] for at in members], local, lr, task)
+        group = Group(model, [jobs[at] for at in members], local, lr, task)
         trained.update(zip(members, group.train(), strict=True))
-    return [trained[at] for at in range(len(trainees))]
+    return [trained[at] for at in range(len(jobs))]
 
 
-def _kind(trainee: Trainee) -> tuple:
-    """Return what two trainees must have in common to share the arithmetic of a step."""
-    trained = tuple((where.start, where.stop) for where in trainee.trained or ())
-    return (trainee.partner is None, trained, *(bound.kind for bound in trainee.terms))
+def _kind(job: TrainingJob) -> tuple:
+    """Return what two jobs must have in common to share the arithmetic of a step."""
+    trained = tuple((where.start, where.stop) for where in job.trained or ())
+    return (job.partner is None, trained, *(bound.kind for bound in job.terms))
 
 
 class Group:
@@ -70,19 +70,19 @@ class Group:
     def __init__(
         self,
         model: FlatModel,
-        trainees: Sequence[Trainee],
+        jobs: Sequence[TrainingJob],
         local: LocalConfig,
         lr: float,
         task: Task = CLASSIFICATION,
     ) -> None:
-        self.model, self.trainees, self.local, self.lr, self.task = model, trainees, local, lr, task
+        self.model, self.jobs, self.local, self.lr, self.task = model, jobs, local, lr, task
         self.size = size = most_rows(model.module)
         layout, like = model.layout, model.vector
         self.parameters = rows_like(like, size, layout.parameters)
         self.gradient = rows_like(like, size, layout.parameters)
         self.optimiser = optimiser_of(local)
         self.state = {name: _like_rows(vector) for name, vector in self.optimiser.init(self.parameters).items()}
-        self.trained = trainees[0].trained or (slice(0, layout.parameters),)
+        self.trained = jobs[0].trained or (slice(0, layout.parameters),)
         # vmap's batch norm writes to its statistics through a view, for which they must be contiguous.
         self.buffers = {
             name: like.new_zeros(size, *shape)
@@ -91,8 +91,8 @@ class Group:
         }
         self.frozen = {n for n, p in model.module.named_parameters(remove_duplicate=False) if not p.requires_grad}
         self.mixes_samples = _mixes_samples(model.module)
-        self.partners = rows_like(like, size, layout.size) if trainees[0].partner else None
-        self.terms = [BoundRows(bound, size, layout) for bound in zip(*(t.terms for t in trainees), strict=True)]
+        self.partners = rows_like(like, size, layout.size) if jobs[0].partner else None
+        self.terms = [BoundRows(bound, size, layout) for bound in zip(*(t.terms for t in jobs), strict=True)]
         self.of_samples = [rows for rows in self.terms if rows.term.on != "parameters"]
         self.moves = [rows for rows in self.terms if rows.term.moves]
         others = (*self.of_samples, *self.moves)
@@ -112,48 +112,48 @@ class Group:
         """Return the trained vectors."""
         self.model.module.train()
         trained: dict[int, torch.Tensor] = {}
-        waiting = iter(enumerate(self.trainees))
+        waiting = iter(enumerate(self.jobs))
         rows = [self._row(row, waiting, trained) for row in range(self.size)]
         while any(coming := [next(row, None) for row in rows]):
             spare = next(batch for batch in coming if batch)
             needed = max(row + 1 for row, batch in enumerate(coming) if batch)
             used = -(-needed // (block := self._block(spare[0]))) * block
             self._step(slice(used), [batch or spare for batch in coming[:used]], self.local.batch_size)
-        return [trained[at] for at in range(len(self.trainees))]
+        return [trained[at] for at in range(len(self.jobs))]
 
     def _block(self, inputs: torch.Tensor) -> int:
         """Return of how many rows there is always a multiple."""
         return block_size(self.model.module, inputs.shape) if is_plain(self.model.module) else self.size
 
     def _row(
-        self, row: int, waiting: Iterator[tuple[int, Trainee]], trained: dict[int, torch.Tensor]
+        self, row: int, waiting: Iterator[tuple[int, TrainingJob]], trained: dict[int, torch.Tensor]
     ) -> Iterator[Batch]:
         """Yield the batches of one row's steps with the others, as clients move in and out."""
-        for at, trainee in waiting:
-            self._enter(row, trainee)
-            for batch in trainee.batches:
+        for at, job in waiting:
+            self._enter(row, job)
+            for batch in job.batches:
                 if self.mixes_samples and len(batch[1]) < self.local.batch_size:
                     self._step(slice(row, row + 1), [batch], len(batch[1]))  # padding would be seen by the others
                 else:
                     yield batch
             trained[at] = torch.cat([self.parameters[row], *(b[row].flatten() for b in self.buffers.values())])
-            if trainee.velocity is not None:
-                trainee.velocity.copy_(self.state["velocity"][row])
+            if job.velocity is not None:
+                job.velocity.copy_(self.state["velocity"][row])
         self.generators[row] = None
 
-    def _enter(self, row: int, trainee: Trainee) -> None:
-        self.parameters[row] = trainee.start[: self.model.layout.parameters]
+    def _enter(self, row: int, job: TrainingJob) -> None:
+        self.parameters[row] = job.start[: self.model.layout.parameters]
         for name, where, shape in _tensors(self.model):
             if name in self.buffers:
-                self.buffers[name][row] = trainee.start[where].view(shape)
+                self.buffers[name][row] = job.start[where].view(shape)
         for vectors in self.state.values():
             vectors[row] = 0
-        if trainee.velocity is not None:
-            self.state["velocity"][row] = trainee.velocity
-        self.generators[row] = _generator(self.parameters.device, trainee.seed)
-        if self.partners is not None and trainee.partner is not None:
-            self.partners[row] = trainee.partner.vector
-        for term, bound in zip(self.terms, trainee.terms, strict=True):
+        if job.velocity is not None:
+            self.state["velocity"][row] = job.velocity
+        self.generators[row] = _generator(self.parameters.device, job.seed)
+        if self.partners is not None and job.partner is not None:
+            self.partners[row] = job.partner.vector
+        for term, bound in zip(self.terms, job.terms, strict=True):
             term.enter(row, bound)
 
     def _step(self, rows: slice, batches: Sequence[Batch], size: int) -> None:

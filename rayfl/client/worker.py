@@ -21,7 +21,7 @@ from rayfl.client.orders import EvaluateOrder, MapOrder, Source, TrainOrder
 from rayfl.client.schedules import learning_rate
 from rayfl.client.store import ClientState, ClientStates
 from rayfl.client.task import find_task
-from rayfl.client.trainee import Trainee
+from rayfl.client.training_job import TrainingJob
 from rayfl.client.vectorised import train_together
 from rayfl.clustering import count_sketch
 from rayfl.config import Config
@@ -51,7 +51,7 @@ class Worker:
         last = wants_channels_last(config.model, config.training)
         self.model = FlatModel(module, config.model.head, self.device, last)
         self.layout = self.model.layout
-        # The vectorised trainer fills batches up; more than any client has would be in vain.
+        # The vectorised trainer fills batches up; filling them beyond the largest client would be wasted.
         size = largest_batch(partition.n_train, config.local)
         self._local = config.local.model_copy(update={"batch_size": size})
         self.initial = self.model.numpy()
@@ -104,16 +104,16 @@ class Worker:
         with told_as(ClientError, f"{names} failed in round {order.round}"):
             whole: dict[int, torch.Tensor] = {}  # stacks of which clients get all models: one copy for all of them
             each = zip(places, clients, strict=True)
-            trainees = [self._trainee(stacks, order, at, client, whole) for at, client in each]
+            jobs = [self._job(stacks, order, at, client, whole) for at, client in each]
             if self.config.training == "vectorised":
-                vectors = train_together(self.model, trainees, local, lr, self.task)
+                vectors = train_together(self.model, jobs, local, lr, self.task)
             else:
-                vectors = [train_alone(self.model, trainee, local, lr, self.task) for trainee in trainees]
-        for client, vector, trainee in zip(clients, vectors, trainees, strict=True):
+                vectors = [train_alone(self.model, job, local, lr, self.task) for job in jobs]
+        for client, vector, job in zip(clients, vectors, jobs, strict=True):
             self.store(order.slot, client, vector.cpu().numpy(), order.keep)
-            if order.momentum is not None and trainee.velocity is not None:
+            if order.momentum is not None and job.velocity is not None:
                 momentum = np.zeros(self.layout.size, np.float32)  # as long as a model; buffers have none
-                momentum[: self.layout.parameters] = trainee.velocity.cpu().numpy()
+                momentum[: self.layout.parameters] = job.velocity.cpu().numpy()
                 self.states.put(order.momentum, client, momentum, keep=True)
 
     def sums(
@@ -202,7 +202,7 @@ class Worker:
         return self.initial if found is None else found
 
     def _found(self, stack: np.ndarray | None, source: Source, client: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the model that a source speaks of, and the one of which a part is laid over it."""
+        """Return the model that a source names, and the one of which a part is laid over it."""
         if isinstance(source, str):
             return self.model_of(source, client), None
         if isinstance(source, tuple):
@@ -219,12 +219,12 @@ class Worker:
                 vector[where] = torch.tensor(given[where], device=self.device)
         return vector
 
-    def _trainee(
+    def _job(
         self, stacks: list[np.ndarray], order: TrainOrder, at: int, client: int, whole: dict[int, torch.Tensor]
-    ) -> Trainee:
+    ) -> TrainingJob:
         """Put together what client number `at` of an order needs for its training."""
         keys = (order.round, client, *([order.stream] if order.stream else []))
-        return Trainee(
+        return TrainingJob(
             start=self._start(stacks, order, at, client),
             batches=self._batches(client, keys),
             seed=torch_seed(self.config.seed, Purpose.DROPOUT, *keys),

@@ -1,4 +1,4 @@
-"""Config key `callbacks`: what is told after each round. What a callback's options mean stands with the callback."""
+"""Config key `callbacks`: what is called after each round. A callback's options are described with the callback."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -99,4 +99,4 @@ class ParticipationConfig(Section):
 class EvaluateConfig(Section):
     """When the models are tested."""
 
-    every: int = Field(1, ge=1, le=MOST, description="test all clients every so many rounds, and after the last")
+    every: int = Field(1, ge=1, le=MOST, description="test all clients after every N rounds, and after the last")

@@ -22,7 +22,7 @@ class DataConfig(Section):
     root: str | None = Field(
         None, description="folder of the downloaded sets (mnist ... svhn); default: $RAYFL_DATA, else ./data"
     )
-    limit: int | None = Field(None, ge=2, le=MOST, description="take only so many samples, drawn by the seed")
+    limit: int | None = Field(None, ge=2, le=MOST, description="take only this many samples, drawn by the seed")
     normalise: Literal["standard", "half", "none"] = Field(
         "standard",
         description="standard: mean 0 and deviation 1 per channel or feature; half: (x - 0.5) / 0.5 on pixels in 0..1, "
@@ -154,7 +154,7 @@ class PythonData(DataConfig):
 
     @property
     def may_name_clients(self) -> bool:
-        """Objects may have clients."""
+        """Objects may name the clients."""
         return True
 
     @model_validator(mode="before")

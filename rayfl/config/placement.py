@@ -75,7 +75,7 @@ class StateConfig(Section):
     """Where the models are that clients hold, on each actor."""
 
     memory_mb: int = Field(
-        2048, ge=0, le=MOST, description="memory for them per actor; what is beyond lies in mapped files"
+        2048, ge=0, le=MOST, description="memory for them per actor; more than that is kept in mapped files"
     )
     dir: str | None = Field(None, description="folder of these files on the actor's node; default: the temporary one")
 

@@ -1,4 +1,4 @@
-"""The whole config: one typed tree of sections. What a method's own options mean stands with the method."""
+"""The whole config: one typed tree of sections. A method's own options are described with the method."""
 
 from typing import Any, Literal
 
@@ -33,7 +33,7 @@ class Config(Section):
     evaluate: EvaluateConfig = EvaluateConfig()
     callbacks: list[CallbackConfig] = Field(
         default_factory=list,
-        description="told after each round, may stop the run: early_stopping, save_models, package.module:Class",
+        description="called after each round, may stop the run: early_stopping, save_models, package.module:Class",
     )
     ray: RayConfig = RayConfig()
     state: StateConfig = StateConfig()
@@ -91,7 +91,7 @@ class Config(Section):
         return dump_yaml(self.to_tree())
 
 
-_MOST_NAME = 200  # bytes: file systems end at 255, and files beside the folder have longer names
+_MOST_NAME = 200  # bytes: file systems end at 255, and files next to the folder have longer names
 
 
 def _is_folder_name(name: str) -> bool:

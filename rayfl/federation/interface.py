@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rayfl.aggregation import fraction_bits, mean_of
-from rayfl.client.handed import MODEL, Each, Mixture, Models, Overlay, Own, Sent, Tested
+from rayfl.client.handed import MODEL, Each, EvalModels, Mixture, Models, Overlay, Personal, Sent
 from rayfl.client.objective import Term
-from rayfl.client.orders import EvaluateOrder, Given, MapOrder, TrainOrder
+from rayfl.client.orders import EvaluateOrder, HandedRows, MapOrder, TrainOrder
 from rayfl.client.passes import Combine, Split
+from rayfl.client.schedules import learning_rate
 from rayfl.client.store import ClientState
-from rayfl.config import ModelConfig
+from rayfl.config import LocalConfig, ModelConfig
 from rayfl.federation.ledger import Ledger
 from rayfl.federation.places import FederationState, Places
 from rayfl.federation.traffic import Traffic, whole
@@ -39,7 +40,7 @@ def momentum_slot(slot: str, stream: int) -> str:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What it takes to build the network anew, from another initial state."""
+    """What it takes to build the network again, in another initial state."""
 
     config: ModelConfig
     input_shape: tuple[int, ...]
@@ -68,7 +69,7 @@ class Facts:
     public: np.ndarray  # samples that the server may look at, without their labels: no client has them
     recipe: Recipe
     n_validation: np.ndarray
-    keep_momentum: bool = False  # clients keep their momentum from round to round
+    local: LocalConfig  # how clients train
     metrics: tuple[str, ...] = ("accuracy", "macro_f1")  # of the task, in the order in which workers report them
 
 
@@ -82,9 +83,14 @@ class Federation(ABC):
         self.layout, self.initial = facts.layout, facts.initial
         self.clients = len(facts.n_train)
         self.round = 0
-        self._recipe, self._keep_momentum = facts.recipe, facts.keep_momentum
+        self._recipe, self.local = facts.recipe, facts.local
         self._places = Places(self.clients, facts.layout, workers)
         self._traffic = Traffic(facts.layout, facts.train_cost, self._places)
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of this round; `local` has the rest of how clients train."""
+        return learning_rate(self.local, self.round)
 
     @property
     def ledger(self) -> Ledger:
@@ -140,7 +146,7 @@ class Federation(ABC):
         objective: Sequence[Term] = (),
         keep: bool = False,
         *,
-        partner: Models | Own | None = None,
+        partner: Models | Personal | None = None,
         slot: str = MODEL,
         stream: int = 0,
         from_rest: bool = False,
@@ -160,18 +166,18 @@ class Federation(ABC):
         terms = [term for term in objective if term.counts]
         handed = [start, partner, *[term.models for term in terms]]
         stacks = _different_stacks([m for m in handed if isinstance(m, Models)])
-        momentum = momentum_slot(slot, stream) if self._keep_momentum and not from_rest else None
+        momentum = momentum_slot(slot, stream) if self.local.keep_momentum and not from_rest else None
         self._traffic.training(cohort, start, terms, partner, momentum is not None)
         with self.ledger.timed("train"):
             shares = self._places.split_by_cost(cohort, self._train_cost)
             self._move_to(shares)
             shared = self._share(stacks)
 
-            def given(models: Models, clients: np.ndarray) -> Given:
+            def given(models: Models, clients: np.ndarray) -> HandedRows:
                 row = next(i for i, stack in enumerate(stacks) if stack is models.stack)
-                return Given(row, models.choice[clients], models.part)
+                return HandedRows(row, models.choice[clients], models.part)
 
-            def place(models: Models | Own, clients: np.ndarray) -> Given | str:
+            def place(models: Models | Personal, clients: np.ndarray) -> HandedRows | str:
                 return given(models, clients) if isinstance(models, Models) else models.slot
 
             orders = {
@@ -319,7 +325,7 @@ class Federation(ABC):
         stacked = tuple(np.stack(arrays) for arrays in zip(*each, strict=True))
         return stacked[0] if len(stacked) == 1 else stacked or None
 
-    def evaluate(self, tested: Tested, split: Split = "test") -> dict[str, np.ndarray]:
+    def evaluate(self, tested: EvalModels, split: Split = "test") -> dict[str, np.ndarray]:
         """Return the task's metrics and the loss, by name, of every client on its own test or validation set.
 
         Who has no samples there gets NaN. A client that is handed none (-1), or has none of its own, is tested with
@@ -382,7 +388,7 @@ class Federation(ABC):
         return {client: state for answer in answers.values() for client, state in answer.items()}
 
     def restore(self, state: FederationState, number: int) -> None:
-        """Go back to how things stood after round `number`; `adopt` then brings the clients' models."""
+        """Go back to the state after round `number`; `adopt` then restores the clients' models."""
         self._places.refuse_foreign(state)
         self.forget()
         self.round = number

@@ -1,4 +1,4 @@
-"""Who holds which models, on which worker, and how work is dealt over the workers. Plain bookkeeping: nothing is asked.
+"""Who holds which models, on which worker, and which worker does what. Plain bookkeeping: no worker is called.
 
 All that is planned here is the same for any number of workers, as far as results depend on it.
 """
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rayfl.client.handed import Models, Overlay, Own
+from rayfl.client.handed import Models, Overlay, Personal
 from rayfl.client.orders import Source, Task
 from rayfl.client.passes import plan_groups
 from rayfl.errors import InputError
@@ -84,7 +84,7 @@ class Places:
         self.home[clients], self.changed_in[clients] = worker, round
 
     def split_by_cost(self, cohort: np.ndarray, cost: np.ndarray, bound: bool = True) -> dict[int, np.ndarray]:
-        """Deal clients over the workers, the most expensive first.
+        """Assign clients to workers, the most expensive first.
 
         With `bound`, who keeps a model stays where it is, unless one worker would be done later than another by more
         than that client costs: then the client moves, since a model travels faster than it trains.
@@ -134,7 +134,7 @@ class Places:
                 slot.where[client] = new
 
     def plan_evaluation(
-        self, parts: Sequence[Models | Own | Overlay], sizes: np.ndarray
+        self, parts: Sequence[Models | Personal | Overlay], sizes: np.ndarray
     ) -> tuple[list[Task], list[tuple[Task, int]]]:
         """Return tasks (a source for each part, clients) that any worker can do, and those bound to one.
 
@@ -161,14 +161,14 @@ class Places:
         bound = [((sources(client), np.array([client])), int(place[client])) for client in alone.tolist()]
         return tasks, bound
 
-    def _rows_and_places(self, part: Models | Own | Overlay) -> tuple[np.ndarray, np.ndarray]:
+    def _rows_and_places(self, part: Models | Personal | Overlay) -> tuple[np.ndarray, np.ndarray]:
         """Return each client's row of the part's stack, and the worker that holds its own model (-1: it is not used).
 
         Where all layers are shared nothing of one's own is left, so clients with the same row share passes.
         """
         if isinstance(part, Models):
             return part.choice, np.full(self._clients, -1)
-        if isinstance(part, Own):
+        if isinstance(part, Personal):
             return np.full(self._clients, -1), self.slot(part.slot).where
         covered = (part.models.choice >= 0) & self._layout.covers(part.models.part)
         return part.models.choice, np.where(covered, -1, self.slot(part.own.slot).where)
@@ -189,7 +189,7 @@ class Places:
         return np.flatnonzero(keeps & (self.changed_in > number))
 
     def restore(self, state: FederationState, number: int) -> None:
-        """Go back to how things stood after round `number`; clients are nowhere until they are adopted."""
+        """Go back to the state after round `number`; clients are on no worker until they are adopted."""
         self.forget()
         self.changed_in[:] = number
         for name, clients in state.kept.items():
@@ -223,11 +223,11 @@ class Places:
             )
 
 
-def _source(part: Models | Own | Overlay, row: int, has_own: bool) -> Source:
+def _source(part: Models | Personal | Overlay, row: int, has_own: bool) -> Source:
     """Return what a worker needs to know of one part of what a client is tested with; see EvaluateOrder."""
     if isinstance(part, Models):
         return row
-    if isinstance(part, Own):
+    if isinstance(part, Personal):
         return part.slot if has_own else -1
     slot = part.own.slot if has_own else None
     return (row, slot) if row >= 0 else -1 if slot is None else slot

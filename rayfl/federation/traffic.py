@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from rayfl.client.handed import Each, Models, Own, Sent
+from rayfl.client.handed import Each, Models, Personal, Sent
 from rayfl.client.objective import Term
 from rayfl.federation.ledger import FORWARD, TRAINING, Ledger
 from rayfl.federation.places import Places
@@ -31,7 +31,7 @@ class Traffic:
         cohort: np.ndarray,
         start: Models | None,
         terms: Sequence[Term],
-        partner: Models | Own | None,
+        partner: Models | Personal | None,
         keeps_momentum: bool,
     ) -> None:
         """Count what a training takes: models handed over, the client's own parts, passes over its samples."""

@@ -16,7 +16,7 @@ clusters that are found again as training goes on. Simplified here:
 import numpy as np
 from pydantic import Field
 
-from rayfl.client.handed import Own, Tested
+from rayfl.client.handed import EvalModels, Personal
 from rayfl.client.objective import Proximal
 from rayfl.clustering import NO_CLUSTER, kmeans
 from rayfl.methods.clustered import Clustered
@@ -50,6 +50,6 @@ class CGPFL(Clustered):
         centres[in_use] = fed.mean_of_kept(state.assignment, in_use)
         state.centres = centres
 
-    def tested_models(self) -> Tested:
+    def eval_models(self) -> EvalModels:
         """Test each client with its own model."""
-        return self.tested(Own())
+        return self.tested(Personal())

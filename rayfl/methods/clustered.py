@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rayfl.aggregation import damped_mean
-from rayfl.client.handed import MODEL, Mixture, Models, Own, Tested, everyone
+from rayfl.client.handed import MODEL, EvalModels, Mixture, Models, Personal, everyone
 from rayfl.client.objective import FeatureContrast, ParameterContrast, Proximal, Term
 from rayfl.clustering import NO_CLUSTER
 from rayfl.federation.interface import Federation
@@ -120,12 +120,12 @@ class Clustered(Method):
 
     @property
     def residual(self) -> bool:
-        """Whether these two are also trained beside each other."""
+        """Whether each of these two is trained with the other one's logits added."""
         return self.additive and self.options.cam.residual
 
     @property
     def tuned_together(self) -> bool:
-        """Whether they are fine-tuned beside each other."""
+        """Whether each is fine-tuned with the other one's logits added."""
         return self.residual
 
     @property
@@ -163,7 +163,7 @@ class Clustered(Method):
         if self.additive:
             shared = everyone(state.shared, self.fed.clients)
             # The global model's partner is the cluster's model as it stands before this round's training.
-            partner: Models | Own = Own() if keep else (start or self.centres())
+            partner: Models | Personal = Personal() if keep else (start or self.centres())
             self.fed.train(cohort, start=shared, partner=partner if self.residual else None, slot=GLOBAL)
             beside = shared if self.residual else None
         self.fed.train(cohort, start, terms, keep, partner=beside)
@@ -175,19 +175,19 @@ class Clustered(Method):
         partner = everyone(self.state.shared, self.fed.clients) if self.residual else None
         return losses(self.fed, clients, stack, partner)
 
-    def tested(self, models: Models | Own) -> Tested:
+    def tested(self, models: Models | Personal) -> EvalModels:
         """Return what a client is tested with, given the model of its cluster or its own."""
         if not self.additive:
             return models
         return Mixture((everyone(self.state.shared, self.fed.clients), models), "logits")
 
-    def also_tested(self) -> Mapping[str, Tested]:
+    def also_tested(self) -> Mapping[str, EvalModels]:
         """With CAM, test the global model and the cluster's (or the client's own) each alone."""
-        tested = self.tested_models()
+        tested = self.eval_models()
         if not self.additive or not isinstance(tested, Mixture):
             return {}
         shared, own = tested.parts
-        return {"global": shared, "own" if isinstance(own, Own) else "cluster": own}
+        return {"global": shared, "own" if isinstance(own, Personal) else "cluster": own}
 
     def share_what_was_learnt_alone(self, clients: np.ndarray, slot: str = MODEL) -> None:
         """Let W_g be the mean of models that were trained alone, where CKS will pull to it (thesis Eq. 5.2).
@@ -225,7 +225,7 @@ class Clustered(Method):
         centres[in_use] = means[in_use]
         state.centres = centres
 
-    def tested_models(self) -> Tested:
+    def eval_models(self) -> EvalModels:
         """Test everyone with the cluster's model."""
         return self.tested(self.centres())
 

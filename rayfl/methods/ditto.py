@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 from pydantic import Field
 
-from rayfl.client.handed import Own, Tested
+from rayfl.client.handed import EvalModels, Personal
 from rayfl.client.objective import Proximal
 from rayfl.methods.fedavg import FedAvg
 from rayfl.methods.options import MethodOptions
@@ -38,10 +38,10 @@ class Ditto(FedAvg):
         )
         super().round(cohort)
 
-    def tested_models(self) -> Own:
+    def eval_models(self) -> Personal:
         """Test each client with its personal model."""
-        return Own(PERSONAL)
+        return Personal(PERSONAL)
 
-    def also_tested(self) -> Mapping[str, Tested]:
+    def also_tested(self) -> Mapping[str, EvalModels]:
         """Test the global model too."""
         return {"global": self._global()}

@@ -67,7 +67,7 @@ class FedAvgEnsemble(Method):
     def _models(self) -> tuple[Models, ...]:
         return tuple(everyone(model, self.fed.clients) for model in self.state.models)
 
-    def tested_models(self) -> Mixture:
+    def eval_models(self) -> Mixture:
         """Average the probabilities of the K models."""
         return Mixture(self._models(), "probabilities")
 

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from rayfl.client.handed import Models, Own, Sent, Tested, everyone
+from rayfl.client.handed import EvalModels, Models, Personal, Sent, everyone
 from rayfl.client.objective import Proximal
 from rayfl.clustering import (
     NO_CLUSTER,
@@ -90,7 +90,7 @@ class FedACOptions(ClusteredOptions):
     tuning: Literal["silhouette", "granularity", "none"] = Field(
         "silhouette", description="how the number of clusters is tuned; granularity is the paper's rule"
     )
-    tune_from: int = Field(10, ge=1, le=MOST, description="silhouette: first tuning when clients have trained so often")
+    tune_from: int = Field(10, ge=1, le=MOST, description="silhouette: trainings per client before the first tuning")
     tune_every: int = Field(5, ge=1, le=MOST, description="silhouette: trainings per client between two tunings")
     threshold: float = Field(0.5, gt=0, lt=1, description="silhouette that several clusters must reach")
     merge_below: float = Field(0.2, ge=0, description="granularity: merge a cluster below this [a]")
@@ -200,7 +200,7 @@ class FedAC(Clustered):
     # -- Algorithm 2: sketches ------------------------------------------------------------------------------
 
     def _sketch(self, cohort: np.ndarray, seen: np.ndarray) -> None:
-        """Let the cohort project its models; where the map is fitted anew, the stored models are projected too."""
+        """Let the cohort project its models; where the map is fitted again, the stored models are projected too."""
         state, options = self.state, self.options
         first_tuning = options.tuning == "silhouette" and not state.tuned and self._tuning_is_due(len(cohort))
         if state.low_rank is None or (self.fed.round - 1) % options.pca_every == 0 or first_tuning:
@@ -349,12 +349,12 @@ class FedAC(Clustered):
 
     # -- what is tested and reported --------------------------------------------------------------------------
 
-    def tested_models(self) -> Tested:
+    def eval_models(self) -> EvalModels:
         """Test everyone with the personal model, as the paper does."""
-        return self.tested(Own())
+        return self.tested(Personal())
 
-    def also_tested(self) -> Mapping[str, Tested]:
-        """Test the centres beside them."""
+    def also_tested(self) -> Mapping[str, EvalModels]:
+        """Test the centres too."""
         return {**super().also_tested(), "centre": self.tested(self.centres())}
 
     def assignment(self) -> np.ndarray:

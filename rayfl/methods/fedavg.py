@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rayfl.client.handed import Models, Tested, everyone
+from rayfl.client.handed import EvalModels, Models, everyone
 from rayfl.methods.method import Method
 
 
@@ -30,7 +30,7 @@ class FedAvg(Method):
         self.fed.train(cohort, start=self._global())
         self.state.model = self.fed.mean(cohort, weights=self.fed.n_train[cohort])
 
-    def tested_models(self) -> Tested:
+    def eval_models(self) -> EvalModels:
         """Test everyone with W_g."""
         return self._global()
 

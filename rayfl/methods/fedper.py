@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rayfl.client.handed import Models, Overlay, Own, Tested, everyone
+from rayfl.client.handed import EvalModels, Models, Overlay, Personal, everyone
 from rayfl.methods.method import Method
 
 
@@ -38,13 +38,13 @@ class FedPer(Method):
         self.fed.train(cohort, start=self._shared(), keep=True)
         self.state.backbone = self.fed.mean(cohort, self.fed.n_train[cohort], part="backbone")
 
-    def tested_models(self) -> Overlay:
+    def eval_models(self) -> Overlay:
         """Test each client with the averaged backbone and its own head."""
         return Overlay(self._shared())
 
-    def also_tested(self) -> Mapping[str, Tested]:
+    def also_tested(self) -> Mapping[str, EvalModels]:
         """Test each client's model as it was trained last, too."""
-        return {"trained": Own()}
+        return {"trained": Personal()}
 
     def assignment(self) -> np.ndarray:
         """Everyone is in the one cluster."""

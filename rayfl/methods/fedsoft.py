@@ -24,7 +24,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from rayfl.client.handed import Models, Own, Tested
+from rayfl.client.handed import EvalModels, Models, Personal
 from rayfl.client.objective import Proximal
 from rayfl.clustering import NO_CLUSTER
 from rayfl.config import MOST
@@ -90,10 +90,10 @@ class FedSoft(Clustered):
         weights = np.rint(importance / importance.max(axis=0) * largest).astype(np.int64)
         state.centres = np.stack([fed.mean(cohort, weights[:, k]) for k in range(len(state.centres))])
 
-    def tested_models(self) -> Tested:
+    def eval_models(self) -> EvalModels:
         """Test each client with its own model."""
-        return self.tested(Own())
+        return self.tested(Personal())
 
-    def also_tested(self) -> Mapping[str, Tested]:
+    def also_tested(self) -> Mapping[str, EvalModels]:
         """Test the centre that a client has the largest share of, as SR-FCA does."""
         return {**super().also_tested(), "centre": self.tested(self.centres())}

@@ -7,8 +7,8 @@ on the L2 distance of their whole weights (Eq. 9) splits the groups, and the bat
 the client. After a round that clustered, the number L_s of shared layers shrinks (Eq. 11). Algorithm 1 does this last:
 the round's mean is over the old number of layers, and the next round sends the new one.
 
-- Tested is the cluster's shared layers over the client's personal ones (4.2), which is what the client begins the next
-  round with. As long as nothing clusters that is FedAvg, bit for bit.
+- What is tested is the cluster's shared layers over the client's personal ones (4.2), which is what the client begins
+  the next round with. As long as nothing clusters that is FedAvg, bit for bit.
 - Layers are modules with parameters, and L_s is rounded up to half layers: weight and bias apart, as in the paper's
   "from 4 to 3.5". Rounded up, one half is always shared. A layer without a bias counts as whole from its first half on.
   Running statistics of batch norm are shared with the whole layer that they stand in.
@@ -174,7 +174,7 @@ class FedTSDP(Method):
         in_use, state.assignment = np.unique(state.assignment, return_inverse=True)
         state.models = models[in_use]
 
-    def tested_models(self) -> Overlay:
+    def eval_models(self) -> Overlay:
         """Test each client with its cluster's shared layers and its own personal ones."""
         return Overlay(self._shared())
 

@@ -25,7 +25,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from rayfl.client.handed import Own, Tested
+from rayfl.client.handed import EvalModels, Personal
 from rayfl.client.objective import Proximal
 from rayfl.clustering import NO_CLUSTER, best_kmeans
 from rayfl.config import MOST
@@ -119,10 +119,10 @@ class FeSEM(Clustered):
         )
         state.shots += 1
 
-    def tested_models(self) -> Tested:
+    def eval_models(self) -> EvalModels:
         """Test with the cluster's model; while CAM warms up and W_g is still untrained, with each client's own."""
         if self.warming_up:
-            return self.centres() if self.state.shots else Own()
+            return self.centres() if self.state.shots else Personal()
         return self.tested(self.centres())
 
 

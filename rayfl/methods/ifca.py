@@ -10,7 +10,7 @@ the loss of the sum (CAM Eq. 2), and with `cam.damped` the damped step of CAM Eq
 import numpy as np
 from pydantic import Field
 
-from rayfl.client.handed import Tested, everyone
+from rayfl.client.handed import EvalModels, everyone
 from rayfl.methods.clustered import GLOBAL, Clustered
 from rayfl.methods.options import MOST_CLUSTERS, ClusteredOptions
 
@@ -39,7 +39,7 @@ class IFCA(Clustered):
         self.local_training(cohort, start=self.centres())
         self.recentre(cohort)
 
-    def tested_models(self) -> Tested:
+    def eval_models(self) -> EvalModels:
         """Test with the cluster's model; while CAM warms up, with the global one alone."""
         if self.warming_up:
             return everyone(self.state.shared, self.fed.clients)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from rayfl.client.handed import Own
+from rayfl.client.handed import Personal
 from rayfl.methods.method import Method
 
 
@@ -15,6 +15,6 @@ class Local(Method):
         """Train each client from where it stopped."""
         self.fed.train(cohort, keep=True)
 
-    def tested_models(self) -> Own:
+    def eval_models(self) -> Personal:
         """Test each client with its own."""
-        return Own()
+        return Personal()

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from rayfl.client.handed import Models, Own, Tested
+from rayfl.client.handed import EvalModels, Models, Personal
 from rayfl.clustering import NO_CLUSTER, kmeans, nearest
 from rayfl.config import MOST
 from rayfl.host_memory import collected_need, memory_here, refuse_excess
@@ -102,9 +102,9 @@ class LocalKMeans(Clustered):
         if len(old):
             fed.train(old, keep=keep)
 
-    def tested_models(self) -> Tested:
+    def eval_models(self) -> EvalModels:
         """Test with the own model while alone, then with the cluster's."""
-        return Own() if self.fed.round < self.options.warmup else self.tested(self.centres())
+        return Personal() if self.fed.round < self.options.warmup else self.tested(self.centres())
 
 
 def _pieces(clients: np.ndarray) -> list[np.ndarray]:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rayfl.client.handed import Mixture, Models, Overlay, Own, Tested
+from rayfl.client.handed import EvalModels, Mixture, Models, Overlay, Personal
 from rayfl.federation.interface import Federation
 from rayfl.methods.options import MethodOptions
 from rayfl.randomness import Purpose, generator
@@ -15,10 +15,10 @@ FINE_TUNING = 1_000_000  # a stream of batches that no round uses
 
 
 class Method(ABC):
-    """Subclass this, give `round` and `tested_models`, and name the class in a config: `method.name: pkg.mod:Class`.
+    """Subclass this, give `round` and `eval_models`, and name the class in a config: `method.name: pkg.mod:Class`.
 
-    `self.fed` reaches the clients, `self.options` are the checked options, and everything else that the server
-    remembers goes into `self.state`, one dataclass.
+    `self.fed` reaches the clients, `self.options` are the checked options, `self.fed.local` says how clients train, and
+    everything else that the server remembers goes into `self.state`, one dataclass.
     """
 
     #: The method's own options: keys, types, defaults and help in one place.
@@ -60,10 +60,10 @@ class Method(ABC):
         """Run one round with these clients."""
 
     @abstractmethod
-    def tested_models(self) -> Tested:
-        """Return what each client is tested with: models handed to it, its `Own`, an `Overlay`, or a `Mixture`."""
+    def eval_models(self) -> EvalModels:
+        """Return what each client is tested with: models handed to it, its `Personal`, an `Overlay`, or a `Mixture`."""
 
-    def also_tested(self) -> Mapping[str, Tested]:
+    def also_tested(self) -> Mapping[str, EvalModels]:
         """Return models to test besides; their accuracy is reported as `<name>_accuracy` in extras."""
         return {}
 
@@ -81,30 +81,30 @@ class Method(ABC):
 
     @property
     def tuned_together(self) -> bool:
-        """Whether two models whose logits are added are fine-tuned beside each other, or each alone."""
+        """Whether two models whose logits are added are fine-tuned together, or each alone."""
         return True
 
-    def fine_tune(self) -> Tested:
+    def fine_tune(self) -> EvalModels:
         """Train every client once more, from what it would be tested with, and return what to test then.
 
         Of a mixture, each part is trained with the others fixed, so that the sum is still a sum (thesis 7.4.4); models
         that were trained apart are also fine-tuned apart.
         Momentum starts from rest, also where clients keep it from round to round.
         """
-        tested, clients = self.tested_models(), np.arange(self.fed.clients)
+        tested, clients = self.eval_models(), np.arange(self.fed.clients)
         parts = tested.parts if isinstance(tested, Mixture) else (tested,)
         if isinstance(tested, Mixture) and (tested.combine != "logits" or len(parts) != 2):
             raise ValueError("only single models and sums of two can be fine-tuned")
         tuned = []
         for number, part in enumerate(parts):
             start = part.models if isinstance(part, Overlay) else part if isinstance(part, Models) else None
-            own = part.own if isinstance(part, Overlay) else part if isinstance(part, Own) else None
+            own = part.own if isinstance(part, Overlay) else part if isinstance(part, Personal) else None
             slot = f"fine-tuned {number}" if own is None else own.slot
             partner = parts[1 - number] if len(parts) == 2 and self.tuned_together else None
             if isinstance(partner, Overlay):
                 raise ValueError("a sum with an overlay cannot be fine-tuned")
             self.fed.train(clients, start, keep=True, partner=partner, slot=slot, stream=FINE_TUNING, from_rest=True)
-            tuned.append(Own(slot))
+            tuned.append(Personal(slot))
         return Mixture(tuple(tuned), "logits") if len(parts) == 2 else tuned[0]
 
     def extras(self) -> Mapping[str, Any]:

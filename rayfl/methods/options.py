@@ -31,8 +31,8 @@ class CamOptions(Section):
     )
     residual: bool = Field(
         True,
-        description="train each model beside the other one's logits; false: FedAvg and the method are trained apart "
-        'and their logits added in tests only, "FedAvg + IFCA" and "FedAvg + FeSEM" of thesis Table 7.5 (Eq. 7.36)',
+        description="train each model with the other one's logits added; false: FedAvg and the method are trained "
+        'apart and their logits added in tests only, "FedAvg + IFCA" and "FedAvg + FeSEM" of thesis Table 7.5 (Eq. 7.36)',
     )
 
 
@@ -58,7 +58,7 @@ class CksOptions(Section):
     )
 
 
-#: What `con` may say beside `con_cks`: its defaults, or what con_cks does.
+#: What `con` may say together with `con_cks`: its defaults, or what con_cks does.
 _CON_OF_CON_CKS = [("parameters", "dense"), ("parameters", "head")]
 
 ADDONS: dict[str, type[Section]] = {"cam": CamOptions, "con": ConOptions, "cks": CksOptions}
@@ -107,7 +107,7 @@ class ClusteredOptions(MethodOptions):
             )
         if "cam" in self.addons and {"cks", "con_cks"} & set(self.addons):
             raise ValueError(
-                f"method.addons={self.addons}: cks pulls the clusters' models to a model for everybody, and cam's are"
-                " what is left beside one: use one of the two"
+                f"method.addons={self.addons}: cks pulls the clusters' models to one model for all clients, and with"
+                " cam they only correct such a model: use one of the two"
             )
         return self

@@ -28,7 +28,7 @@ import numpy as np
 from pydantic import Field
 
 from rayfl.aggregation import trimmed_mean
-from rayfl.client.handed import Own, Tested
+from rayfl.client.handed import EvalModels, Personal
 from rayfl.clustering import (
     NO_CLUSTER,
     components,
@@ -134,9 +134,9 @@ class OneShot(Clustered):
         np.fill_diagonal(distances, 0.0)
         return distances
 
-    def tested_models(self) -> Tested:
+    def eval_models(self) -> EvalModels:
         """Test with the own model while alone, then with the cluster's."""
-        return Own(ALONE) if self.alone else self.tested(self.centres())
+        return Personal(ALONE) if self.alone else self.tested(self.centres())
 
     def extras(self) -> Mapping[str, Any]:
         """Return the stage, and the threshold once there is one."""

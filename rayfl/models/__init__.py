@@ -15,7 +15,7 @@ __all__ = ["ZOO", "FlatModel", "Layout", "Part", "build_model"]
 
 
 def __getattr__(name: str) -> Any:
-    # Torch takes seconds to import; who needs only the layout, as the server does, is spared them.
+    # Torch takes seconds to import, and the server needs only the layout.
     if name == "FlatModel":
         from rayfl.models.flat import FlatModel
 

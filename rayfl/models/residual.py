@@ -48,7 +48,7 @@ def resnet18(input_shape: Shape, classes: int, *, width: int = 64) -> nn.Module:
 
 
 class Residual(nn.Module):
-    """A branch beside a shortcut: activation(shortcut(x) + branch(x)); by default the branch added to x."""
+    """A branch and a shortcut: activation(shortcut(x) + branch(x)); by default the branch added to x."""
 
     def __init__(
         self, branch: nn.Module, shortcut: nn.Module | None = None, activation: nn.Module | None = None

@@ -1,4 +1,4 @@
-"""The networks by name, built for the data at hand and initialised by the seed.
+"""The networks by name, built for the run's data and initialised by the seed.
 
 The networks themselves are in `networks` and `residual`, a user's own in `own`. Which part of a network is its head,
 and how its weights become a vector, is in `flat`. Nothing here trains.

@@ -26,8 +26,9 @@ class PosixFolder(LocalFolder):
     def write(self, name: str, data: bytes | pa.Buffer) -> None:
         folder, _, name = name.rpartition("/")
         with self._opened(folder, make=True) as where:
-            # Aside in the same folder, since a rename is atomic only within a file system. The dot keeps readers
-            # of the folder (pandas, pyarrow, Spark) off it; unique, lest a writer believed dead do harm.
+            # First under another name in the same folder: a rename is atomic only within a file system. Readers of
+            # the folder (pandas, pyarrow, Spark) skip names with a dot. The name is unique, so that a writer that was
+            # believed dead does no harm.
             aside = f".{name}.{uuid.uuid4().hex[:12]}"
             try:
                 with os.fdopen(os.open(aside, _NEW_FILE, 0o666, dir_fd=where), "wb") as file:
@@ -92,7 +93,7 @@ class PosixFolder(LocalFolder):
     def _opened(self, folder: str, make: bool = False) -> Iterator[int]:
         """Open a folder below the root, and no link on the way to it.
 
-        A folder that was there before is not made again: what it held would be missing without a word.
+        A folder that was there before is not made again: what it held would be missing, and nobody would notice.
         """
         if make and self._held is None:
             self._root.mkdir(parents=True, exist_ok=True)

@@ -53,7 +53,7 @@ class Storage:
     def path(self) -> str:
         """The absolute local path, or the URI: what `Storage` and `pd.read_parquet` take.
 
-        Secrets that the URI had are left out: whoever opens it again brings them, in the URI or in the environment.
+        Secrets that the URI had are left out. To open it again, give them in the URI or in the environment.
         """
         return self._backend.path
 
@@ -76,10 +76,10 @@ class Storage:
         self._attempt(self._backend.make)
 
     def claim(self, name: str, data: bytes) -> bool:
-        """Make the folder with a first file in it; False if it is there: of several processes, only one is told True.
+        """Make the folder with a first file in it; False if it is there: of several processes, only one gets True.
 
-        A folder without the file is never seen. Object stores have no folders to make: there two processes may both be
-        told True at the same moment.
+        A folder without the file is never seen. Object stores have no folders to make: there two processes may both
+        get True at the same moment.
         """
         return self._attempt(lambda: self._backend.claim(name, data))
 
@@ -123,7 +123,7 @@ class Storage:
         """Keep other processes from writing to this folder while inside; a killed one holds nothing back.
 
         Only where there are locks: object stores have none, and some network file systems are mounted without.
-        While inside, the path must go on leading to this folder: after it was deleted, nothing makes it anew.
+        While inside, the path must go on leading to this folder: after it was deleted, nothing creates it again.
         """
         with ExitStack() as stack:
             try:

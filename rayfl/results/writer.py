@@ -176,7 +176,7 @@ class RunWriter:
         self._next_flush = end + wait
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the rows that are still in memory."""
         self.flush()
 
     def __enter__(self) -> "RunWriter":
@@ -228,7 +228,7 @@ def check_tables(
         if name == "rounds":
             written = max(rounds, default=0)
             present = set(rounds)
-            # One after the other, and not all at once: a forged file may speak of a billion rounds.
+            # One after the other, and not all at once: a forged file may name a billion rounds.
             missing = list(islice((n for n in range(1, max(last, written) + 1) if n not in present), 5))
             if missing:
                 raise InputError(f"{storage.path}/rounds lacks rounds {missing}: restore its files, or start a new run")

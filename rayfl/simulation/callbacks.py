@@ -1,4 +1,4 @@
-"""Callbacks: what is told how a run goes, and may stop it. Which ones a config can name, and what checkpoints keep.
+"""Callbacks: they hear how a run goes, and may stop it. Which ones a config can name, and what checkpoints keep.
 
 Callbacks run in the process that started the run. The ones that come with rayfl are in `early_stopping` and here.
 """

@@ -118,7 +118,7 @@ class Checkpoints:
         changed = server.changed_since(self.round)
         everyone = server.changed_since(-1)
         if held + len(changed) > 2 * max(1, len(everyone)):
-            changed, files = everyone, []  # more than half of what is held is out of date: write all anew
+            changed, files = everyone, []  # more than half of what is stored is out of date: write all again
         checks.update({name: self._last.checks[name] for name, _ in files} if self._last else {})
         assert self._prepared is not None
         piece = max(1, PIECE_BYTES // self._prepared.facts.initial.nbytes)
@@ -187,7 +187,7 @@ class Checkpoints:
         return self.find()
 
     def bring_back(self, server: Saves) -> None:
-        """Put the server and its clients back to where they stood at the last checkpoint, if there is one."""
+        """Put the server and its clients back to their state at the last checkpoint, if there is one."""
         if self._last is None:
             return
         manifest = self._last

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rayfl.client.handed import Mixture, Models, Overlay, Own, Tested
+from rayfl.client.handed import EvalModels, Mixture, Models, Overlay, Personal
 from rayfl.config import ModelsToSave
 from rayfl.federation.interface import Federation
 from rayfl.methods.clustered import Clustered
@@ -91,7 +91,7 @@ class ModelsOfServer:
         if self._held is not None:
             return self._held
         method = self._method
-        tested, also = self._plain(method.tested_models()), method.also_tested()
+        tested, also = self._plain(method.eval_models()), method.also_tested()
         newcomers = _for_newcomers(tested)
         global_model = self._plain(also["global"]) if "global" in also else newcomers
         candidates = [tested, *[self._plain(other) for name, other in also.items() if name != "global"]]
@@ -119,14 +119,14 @@ class ModelsOfServer:
             vectors[rest] = fed.collect(clients[rest], slot=slot, buffers=True)
         return vectors
 
-    def _plain(self, tested: Tested) -> TestedModels:
+    def _plain(self, tested: EvalModels) -> TestedModels:
         parts = tested.parts if isinstance(tested, Mixture) else (tested,)
         combine = tested.combine if isinstance(tested, Mixture) else "logits"
         return TestedModels(tuple(self._part(part) for part in parts), combine)
 
-    def _part(self, part: Models | Own | Overlay) -> ModelPart:
+    def _part(self, part: Models | Personal | Overlay) -> ModelPart:
         everyone = np.arange(self._fed.clients)
-        own = part.own if isinstance(part, Overlay) else part if isinstance(part, Own) else None
+        own = part.own if isinstance(part, Overlay) else part if isinstance(part, Personal) else None
         has = np.zeros(len(everyone), bool) if own is None else self._fed.has_model(everyone, own.slot)
         models = part.models if isinstance(part, Overlay) else part if isinstance(part, Models) else None
         slot = None if own is None else own.slot

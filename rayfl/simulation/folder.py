@@ -54,6 +54,6 @@ def _names(config: Config) -> Iterator[str]:
 
 def _taken(storage: Storage) -> str:
     return (
-        f"{storage.path} is there already, and results are never overwritten: choose another name or output.dir, or"
+        f"{storage.path} exists already, and results are never overwritten: choose another name or output.dir, or"
         " remove the folder"
     )

@@ -84,7 +84,7 @@ def manifest_name(number: int) -> str:
 
 
 def round_of(name: str) -> int | None:
-    """Return the round that a file's name speaks of; None for a file that is no manifest.
+    """Return the round in a file's name; None for a file that is not a manifest.
 
     >>> round_of("round-000020.json"), round_of("round-trip.json")
     (20, None)

@@ -195,7 +195,7 @@ def after_trying(prepared: Prepared, asked: Training, reason: str | None) -> Pre
 def _settled(
     config: Config, training: Training, dataset: Dataset, partition: Partition, model: "FlatModel | None" = None
 ) -> Prepared:
-    """Return all that follows from the choice of a trainer; `model` is the network as the config has it, if at hand."""
+    """Return all that follows from the choice of a trainer; `model` is the network as the config has it, if it is built."""
     from rayfl.models.zoo import wants_channels_last
 
     config = config.model_copy(update={"training": training})
@@ -213,7 +213,7 @@ def _settled(
         partition.public,
         recipe,
         n_validation=partition.n_validation,
-        keep_momentum=config.local.keep_momentum,
+        local=config.local,
         metrics=task_metrics(config.task),
     )
     return Prepared(config, dataset, partition, facts)

@@ -13,7 +13,7 @@ from rayfl.analysis.truth import adjusted_rand, misclustering, normalised_mutual
 from rayfl.client.store import ClientState
 from rayfl.config import Config
 from rayfl.errors import InputError, LostError, MethodError
-from rayfl.federation import Mixture, Models, Overlay, Tested
+from rayfl.federation import EvalModels, Mixture, Models, Overlay
 from rayfl.federation.interface import Federation
 from rayfl.federation.places import FederationState
 from rayfl.methods import create_method
@@ -46,7 +46,7 @@ class RoundRecord:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All that a server knows between two rounds, as plain data; what clients keep comes beside it, in pieces.
+    """All that a server knows between two rounds, as plain data; what clients keep is saved separately, in pieces.
 
     Random numbers need none of it: they are derived from the seed and the number of the round.
     """
@@ -89,7 +89,7 @@ class Server:
         with told_as(MethodError, f"method.name={config.method.name} cannot start"):
             self.method = create_method(config, fed)
         self._models = ModelsOfServer(self.method, fed)
-        self.snapshot()  # a state that cannot be saved is told now, not hours later
+        self.snapshot()  # a state that cannot be saved fails now, not hours later
 
     def run_round(self, number: int) -> RoundRecord:
         """Run round `number`, counted from 1, and return what the tables get."""
@@ -107,7 +107,7 @@ class Server:
         extras: dict[str, Any] = {}
         main = self.fed.metrics[0]
         if number % self.config.evaluate.every == 0 or number == self.config.rounds:
-            tested = self.method.tested_models()
+            tested = self.method.eval_models()
             scores = self.fed.evaluate(tested)
             extras |= self._validation(tested)
             for name, models in self.method.also_tested().items():
@@ -145,7 +145,7 @@ class Server:
         return self.fed.kept_states(clients)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Go back to where things stood; `adopt` then brings what clients kept."""
+        """Go back to a saved state; `adopt` then restores what clients kept."""
         try:
             if hasattr(self.method, "state"):
                 state = unpack(snapshot.method, type(self.method.state))
@@ -158,7 +158,7 @@ class Server:
             KeyError,
             TypeError,
             ValueError,
-        ) as error:  # nobody can foresee all forgeries
+        ) as error:  # a forged state can fail in any way
             raise InputError(foreign(reason(error))) from None
         self._refuse_impossible()
 
@@ -178,7 +178,7 @@ class Server:
         """Refuse a restored state by which clients would be tested with models that are not there."""
         try:
             assignment = self.method.assignment()
-            tested = [self.method.tested_models(), *self.method.also_tested().values()]
+            tested = [self.method.eval_models(), *self.method.also_tested().values()]
         except Exception:
             return  # a method may need its next round first
         parts = [part for t in tested for part in (t.parts if isinstance(t, Mixture) else (t,))]
@@ -200,7 +200,7 @@ class Server:
         size = self.config.cohort_size(self.fed.clients)
         return np.sort(rng.choice(self.fed.clients, size, replace=False))
 
-    def _validation(self, tested: Tested) -> dict[str, float]:
+    def _validation(self, tested: EvalModels) -> dict[str, float]:
         """Return how these models do on the clients' validation samples, weighted by their number, if there are any."""
         sizes = self.fed.n_validation
         if not sizes.any():

@@ -1,4 +1,4 @@
-"""Being asked to stop: at once while a run starts; later the round in hand may end and a checkpoint be written."""
+"""Requests to stop: at once while a run starts; later the current round may end and a checkpoint is written."""
 
 import os
 import signal
@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-#: Seconds that the round in hand gets to end: less than the 30 that Kubernetes and Slurm leave before they kill.
+#: Seconds that the current round gets to end: less than the 30 that Kubernetes and Slurm leave before they kill.
 GRACE = 20.0
 #: Seconds in which further signals are ignored, once the run is being left: they would cut the tidying up short.
 TIDYING = 5.0
 
 
-#: Windows has no alarms: there the round in hand may take as long as it takes.
+#: Windows has no alarms: there the current round may take as long as it needs.
 _HAS_ALARM = hasattr(signal, "setitimer")
 
 
@@ -66,7 +66,7 @@ class Stop:
         os.write(2, b"\nstopping after this round; Ctrl-C again leaves at once\n")
 
     def on_alarm(self, _: int, __: FrameType | None) -> None:
-        """Handle the end of the time that the round in hand had."""
+        """Handle the end of the time that the current round had."""
         self._leave()
 
     def _leave(self) -> None:

@@ -14,7 +14,7 @@ class FedBN(Method):
         self.fed.train(cohort, start=self.shared(), keep=True)
         self.state = self.fed.mean(cohort, weights=self.fed.n_train[cohort], part="without_norm")
 
-    def tested_models(self):
+    def eval_models(self):
         return Overlay(self.shared())
 
     def shared(self):

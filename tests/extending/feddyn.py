@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rayfl import Method
-from rayfl.federation import Linear, Own, Proximal, everyone
+from rayfl.federation import Linear, Personal, Proximal, everyone
 from rayfl.methods.options import MethodOptions
 
 
@@ -34,11 +34,11 @@ class FedDyn(Method):
     def round(self, cohort):
         fed, state, alpha = self.fed, self.state, self.options.alpha
         handed = everyone(state.model, fed.clients)
-        fed.train(cohort, start=handed, objective=[Linear(Own("slope")), Proximal(handed, alpha)])
+        fed.train(cohort, start=handed, objective=[Linear(Personal("slope")), Proximal(handed, alpha)])
         fed.map(cohort, new_slope, state.model, np.float32(alpha))
         mean = fed.mean(cohort)
         drift = state.drift - alpha * len(cohort) / fed.clients * (mean - state.model)
         self.state = DynState(mean - drift / np.float32(alpha), drift)
 
-    def tested_models(self):
+    def eval_models(self):
         return everyone(self.state.model, self.fed.clients)

@@ -15,7 +15,7 @@ class FedRep(Method):
         self.fed.train(cohort, start=self.shared(), keep=True, part="backbone", stream=1)
         self.state = self.fed.mean(cohort, weights=self.fed.n_train[cohort], part="backbone")
 
-    def tested_models(self):
+    def eval_models(self):
         return Overlay(self.shared())
 
     def shared(self):

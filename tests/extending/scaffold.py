@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rayfl import Method
-from rayfl.federation import Linear, Own, everyone
+from rayfl.federation import Linear, Personal, everyone
 
 
 @dataclass
@@ -31,12 +31,12 @@ class Scaffold(Method):
 
     def round(self, cohort):
         fed, state = self.fed, self.state
-        corrections = [Linear(everyone(state.control, fed.clients)), Linear(Own("control"), -1.0)]
+        corrections = [Linear(everyone(state.control, fed.clients)), Linear(Personal("control"), -1.0)]
         fed.train(cohort, start=everyone(state.model, fed.clients), objective=corrections)
         change = fed.map(cohort, new_control, state.model, state.control)
         control = state.control.copy()
         control[: fed.layout.parameters] += change.sum(axis=0) / fed.clients
         self.state = ScaffoldState(fed.mean(cohort), control)
 
-    def tested_models(self):
+    def eval_models(self):
         return everyone(self.state.model, self.fed.clients)

@@ -1,7 +1,7 @@
 """Reading data: from scikit-learn, torchvision's sets, files, functions or objects of the user's, into one `Dataset`.
 
-Everything that can be wrong with a file is reported here, in one line that names data.path or data.root and the
-cure. Who gets which samples is decided in `rayfl.data.partition`.
+Everything that can be wrong with a file is reported here, in one line that names data.path or data.root and says what
+to do. Who gets which samples is decided in `rayfl.data.partition`.
 """
 
 import pandas as pd

@@ -11,7 +11,7 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Trainee:
+class TrainingJob:
     """Where a client begins, what it sees at each step, and what stands in its objective."""
 
     start: torch.Tensor
