@@ -13,7 +13,8 @@ import numpy as np
 
 from rayfl.analysis.comparison_labels import Labels, label_runs, natural_order
 from rayfl.analysis.comparison_notes import began_alike, pairing_notes, run_notes, seed_notes, test_notes
-from rayfl.analysis.measures import At, Measured, check_at, has_metric, less_is_better, measure, metric_names
+from rayfl.analysis.measures import At, Measured, check_at, has_metric, measure, metric_names
+from rayfl.analysis.metrics import lower_is_better
 from rayfl.analysis.statistics import LEVEL, can_tell, paired_difference, sign_flip_test, summary
 from rayfl.errors import InputError, closest
 
@@ -83,7 +84,7 @@ def compare_runs(
     alone = _only_row(cells, "local")
     order = _order(cells, named)
     rows = [_row(cells, setting, method, metric, named, alone, target) for setting, method in order]
-    _mark_best(rows, cells, less_is_better(metric))
+    _mark_best(rows, cells, lower_is_better(metric))
     frame = pd.DataFrame(rows)
     notes += seed_notes(cells)
     notes += pairing_notes(cells, named)
@@ -198,7 +199,7 @@ def _worse_off(both: list[tuple[Measured, Measured]], metric: str) -> float:
         if ours.clients is None or other.clients is None:
             continue
         gain = (ours.clients - other.clients).dropna()
-        worse = gain > 0 if less_is_better(metric) else gain < 0
+        worse = gain > 0 if lower_is_better(metric) else gain < 0
         shares.append(float(worse.mean()) if len(gain) else math.nan)
     return summary(np.array(shares)).mean
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
+from rayfl.analysis.metrics import lower_is_better
 from rayfl.errors import InputError
 
 if TYPE_CHECKING:
@@ -28,16 +29,6 @@ class Measured:
     value: float
     figures: dict[str, float] = field(default_factory=dict)
     clients: "pd.Series | None" = None  # the metric of each client
-
-
-def less_is_better(metric: str) -> bool:
-    """Whether a smaller value of this metric is the better one: a loss, an error, a spread, a cost.
-
-    >>> less_is_better("validation_loss"), less_is_better("macro_f1")
-    (True, False)
-    """
-    falls = metric.removesuffix("_mean").endswith(("loss", "mse", "mae", "accuracy_std"))
-    return falls or metric == "misclustering" or metric.startswith(("bytes_", "seconds_"))
 
 
 def is_share(metric: str) -> bool:
@@ -75,7 +66,9 @@ def measure(run: "Run", metric: str, at: At, target: float | None = None) -> Mea
     figures = {name: float(table[name].mean()) for name in ("ari", "misclustering", "clusters") if name in table}
     clients = _clients(run, metric, rounds, figures)
     if target is not None:
-        figures |= _to_target(run, values, lambda value: value <= target if less_is_better(metric) else value >= target)
+        figures |= _to_target(
+            run, values, lambda value: value <= target if lower_is_better(metric) else value >= target
+        )
     return Measured(run, rounds, float(values.loc[list(rounds)].mean()), figures, clients)
 
 
@@ -89,7 +82,7 @@ def _judged_rounds(run: "Run", metric: str, at: At, values: "pd.Series") -> tupl
             f"at=best-validation: {run.path} has no validation_{metric}; run it again with validation samples, such as"
             " partition.validation=0.1, or use at=last"
         )
-    best = validation.argmin() if less_is_better(metric) else validation.argmax()
+    best = validation.argmin() if lower_is_better(metric) else validation.argmax()
     return (int(validation.index.to_numpy()[best]),)
 
 
@@ -117,7 +110,7 @@ def _clients(run: "Run", metric: str, rounds: tuple[int, ...], figures: dict[str
         return None
     worst, spread = [], []
     for number in table.columns:
-        values = table[number].dropna().sort_values(ascending=not less_is_better(metric)).to_numpy()
+        values = table[number].dropna().sort_values(ascending=not lower_is_better(metric)).to_numpy()
         worst.append(values[: max(1, len(values) // _WORST_SHARE)].mean())
         spread.append(values.std())
     figures["worst10"] = sum(worst) / len(worst)

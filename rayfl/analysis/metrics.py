@@ -15,12 +15,13 @@ KEYS = ("run", "method", "seed", "round", "extras", "client", "cluster", "true_c
 
 
 def lower_is_better(metric: str) -> bool:
-    """Whether a metric falls as models get better: a loss, an error, misclustering.
+    """Whether a smaller value of a metric is the better one: a loss, an error, a spread, a cost.
 
     >>> lower_is_better("validation_loss"), lower_is_better("mae_mean"), lower_is_better("accuracy")
     (True, True, False)
     """
-    return metric.removesuffix("_mean").endswith(("loss", "mse", "mae")) or metric == "misclustering"
+    falls = metric.removesuffix("_mean").endswith(("loss", "mse", "mae", "accuracy_std"))
+    return falls or metric == "misclustering" or metric.startswith(("bytes_", "seconds_"))
 
 
 def by_round(run: "Run", metric: str) -> "pd.Series":

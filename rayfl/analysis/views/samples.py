@@ -38,8 +38,8 @@ def label_distribution(run: "Run", split: Split = "train", trust: bool = False) 
     targets = find_task(config.task).targets
     if targets == "number":
         raise InputError(f"{run.path} predicts numbers: its samples have no classes to count")
-    dataset = load_dataset(config.data, config.seed, config.partition.owner_column, targets)
-    partition = make_partition(config.partition, dataset, config.seed)
+    dataset = load_dataset(config.data, config.partition_seed, config.partition.owner_column, targets)
+    partition = make_partition(config.partition, dataset, config.partition_seed)
     _refuse_other_data(run, partition.n_train)
     counts = partition.label_counts(dataset, split)
     clients = pd.Index(np.arange(partition.clients), name="client")
