@@ -35,7 +35,7 @@ test: lint  ## format, lint, types and all tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # One of them: make bench BENCH=round; a short form: make bench QUICK=--quick
-BENCH ?= round trainers start similarity scale peers
+BENCH ?= round trainers start similarity scale sweep peers
 bench: $(VENV)/.installed  ## speeds, as ratios measured in one run; on an idle machine
 	@set -e; for name in $(BENCH); do $(BIN)/python benchmarks/$$name.py $(QUICK); done
 
@@ -48,7 +48,10 @@ soak: $(VENV)/.installed  ## 300 rounds with an actor killed every 10: nothing m
 cluster-test: $(VENV)/.installed  ## the real launcher on three virtual hosts (as root)
 	@$(BIN)/python tests/cluster/on_virtual_hosts.py
 
+graph: $(VENV)/.installed  ## write the import graph into CONTRIBUTING.md
+	@$(BIN)/python docs/import_graph.py
+
 clean:  ## forget the environment and the caches
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-.PHONY: help install demo format lint test bench chaos soak cluster-test clean
+.PHONY: help install demo format lint test bench chaos soak cluster-test graph clean

@@ -18,7 +18,8 @@ from scipy.spatial.distance import cdist
 from threadpoolctl import threadpool_limits
 
 from rayfl.clustering import cosine, fit_low_rank, project_all
-from rayfl.clustering.similarity import BLOCK, LowRankMap
+from rayfl.clustering.gram import BLOCK
+from rayfl.clustering.similarity import LowRankMap
 
 CENTRES, COMPONENTS = 4, 50
 MOST = 100_000_000  # numbers of one array of weights; all of it stays below 4 GB

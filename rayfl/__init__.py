@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 from rayfl.version import __version__
 
 if TYPE_CHECKING:
+    import pandas as pd
+
+    from rayfl.analysis.measures import At
     from rayfl.client.task import Classification, Regression, Task
     from rayfl.config import Config
     from rayfl.methods.method import Method
@@ -21,10 +24,13 @@ __all__ = [
     "Regression",
     "Task",
     "__version__",
+    "compare",
     "load",
     "load_all",
+    "report",
     "resume",
     "run",
+    "sweep",
 ]
 
 
@@ -40,17 +46,21 @@ def run(
     `config` is a YAML file, a mapping, or nothing for the embedded default. Overrides are top-level keys with
     values or mappings (`rounds=5, method={"name": "fedavg"}`), or dotted keys (`**{"method.name": "fedavg"}`).
     `callbacks` are objects, or names and mappings as in a config. With `quiet`, nothing is shown.
-    `data` may also be Python objects: arrays `(x, y)`, a DataFrame, a torch Dataset, or `rayfl.data.sources.Data`;
-    `partition` may be a `rayfl.data.PartitionKind`.
+    Some may also be Python objects. `data`: arrays `(x, y)`, a DataFrame, a torch Dataset, or `rayfl.data.Data`;
+    `partition`: a `rayfl.data.PartitionKind`; `model`: a torch module, its class, or a function that builds one;
+    `method`: a class; `task`: a `Task` or its class. With options: `method={"name": MyMethod, "mu": 0.1}`.
+
+    A local Ray that the first run starts stays, with its actors, for later runs, which then start within two seconds.
+    It ends with this process, or with `ray.shutdown()`.
     """
     from rayfl.config import load_config
-    from rayfl.data.given import given_objects
+    from rayfl.given import given_objects
     from rayfl.launch import simulate
     from rayfl.simulation.screen import Screen
 
     objects, named = _split(callbacks)
     with given_objects(overrides) as keys:
-        return simulate(load_config(config, {**keys, **named}), Screen(quiet), objects)
+        return _with_objects(simulate(load_config(config, {**keys, **named}), Screen(quiet), objects, keep=True))
 
 
 def resume(
@@ -60,14 +70,16 @@ def resume(
     quiet: bool = False,
     **overrides: Any,
 ) -> "Run":
-    """Go on with the run in a folder, to the same bits; `rounds=...` gives it more rounds. See `run`."""
-    from rayfl.data.given import given_objects
+    """Go on with the run in a folder, to the same bits; `rounds=...` gives it more rounds, or fewer. See `run`."""
+    from rayfl.given import given_objects
     from rayfl.launch import resume as go_on
     from rayfl.simulation.screen import Screen
+    from rayfl.simulation.shortening import shorten
 
     objects, named = _split(callbacks)
     with given_objects(overrides) as keys:
-        return go_on(path, {**keys, **named}, Screen(quiet), objects)
+        shorten(path, {**keys, **named}, Screen(quiet))
+        return _with_objects(go_on(path, {**keys, **named}, Screen(quiet), objects, keep=True))
 
 
 def load(path: "str | Path") -> "Run":
@@ -77,11 +89,89 @@ def load(path: "str | Path") -> "Run":
     return load_run(path)
 
 
+def sweep(
+    config: "str | Path | Mapping[str, Any] | Config | None" = None,
+    grid: "Mapping[str, Any] | None" = None,
+    *,
+    jobs: int | None = None,
+    retry: bool = False,
+    quiet: bool = False,
+    **overrides: Any,
+) -> "list[Run]":
+    """Carry out a grid of runs, side by side, and return those that are complete.
+
+    `config` is as in `run`, and may have a `sweep` section; `grid` has more axes: dotted keys with lists of values
+    (`{"method.name": ["fedavg", "fedac"], "seed": range(5)}`). What is complete already is not run again. If runs fail,
+    the others are carried out all the same, and a RayflError then says why they failed.
+    """
+    from rayfl.errors import RayflError
+    from rayfl.sweeping.sweep import sweep as carry_out
+
+    result = carry_out(config, {**overrides, **(grid or {})}, jobs=jobs, retry=retry, quiet=quiet)
+    if result.failures:
+        messages = [f"{name}: {message}" for name, message in result.failures.items()]
+        raise RayflError("\n".join([f"{len(messages)} runs in {result.path} failed:", *messages]))
+    return result.runs
+
+
 def load_all(path: "str | Path") -> "list[Run]":
     """Read every run below a folder, up to four folders deep, finished or not; a run's own folder is that run alone."""
     from rayfl.results import load_all as load_runs
 
     return load_runs(path)
+
+
+def compare(
+    runs: "str | Path | Run | Sequence[str | Path | Run]",
+    *,
+    metric: str = "accuracy",
+    at: "At" = "last",
+    baseline: str | None = None,
+    target: float | None = None,
+    partial: bool = False,
+) -> "pd.DataFrame":
+    """Compare methods over settings and seeds: a row per setting and method. `runs` are runs, or folders of them.
+
+    A run is judged by `metric` in its last evaluated round (`at="last"`), as a mean of the last three (`last3`), or in
+    the round with the best validation value (`best-validation`). Differences are to the method `baseline` (default:
+    fedavg, if it is there), over runs with the same seed, data, partition and initial model. With `target`, there are
+    the rounds, MB and seconds until the metric reaches it. `partial` takes runs that have not finished, too.
+    `frame.attrs["notes"]` says what was left out or cannot be told.
+    """
+    from rayfl.analysis.comparison import compare_runs
+    from rayfl.comparing import gather
+
+    found = gather(runs)
+    return compare_runs(found, metric=metric, at=at, baseline=baseline, target=target, partial=partial).summary
+
+
+def report(
+    runs: "str | Path | Run | Sequence[str | Path | Run]",
+    path: "str | Path" = "report.html",
+    *,
+    metric: str | None = None,
+    baseline: str | None = None,
+    target: float | None = None,
+) -> "Path":
+    """Write one self-contained interactive page about runs, finished or still running; return its path.
+
+    `runs` are `Run` objects, run folders, or folders that hold runs. `metric` is a column of `rounds`, by default the
+    first that the task has; `baseline` is a label, by default `fedavg`; `target` is the metric whose cost is asked for.
+    """
+    from rayfl.analysis.report import check_report_file, write_report
+    from rayfl.comparing import gather
+
+    check_report_file(Path(path))
+    return write_report(gather(runs), path, metric=metric, baseline=baseline, target=target)
+
+
+def _with_objects(run: "Run") -> "Run":
+    """Let a run keep the Python objects that it was made with, for its saved models."""
+    from rayfl.object_names import object_of
+    from rayfl.own_code import named_objects
+
+    run.objects = {key: object_of(key, name) for key, name in named_objects(run.config).items()}
+    return run
 
 
 def _split(callbacks: Any) -> tuple[list[Any], dict[str, Any]]:

@@ -1,13 +1,11 @@
-"""The commands: `rayfl run | resume | list | watch | export | partition | ...`. Errors of a user are one line each."""
+"""The commands, such as `rayfl run` and `rayfl sweep`. Errors of a user are one line each."""
 
-import importlib.metadata
 import os
-import platform
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -61,12 +59,38 @@ def resume(
     path: Annotated[str, typer.Argument(metavar="RUN_DIR", show_default=False)],
     overrides: Annotated[list[str] | None, typer.Argument(metavar="[key=value ...]", show_default=False)] = None,
 ) -> None:
-    """Go on with a run that was stopped or killed, to the same numbers; rounds=N gives it more rounds."""
+    """Go on with a run that was stopped or killed, to the same numbers; rounds=N gives it more rounds, or fewer."""
     with _told_when_stopped():
         from rayfl.launch import resume as go_on
         from rayfl.simulation.screen import Screen
+        from rayfl.simulation.shortening import shorten
 
+        shorten(path, overrides or [], Screen())
         go_on(path, overrides or [], Screen())
+
+
+@app.command()
+def sweep(
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[SWEEP.yaml] [key=a,b,c seed=0..4 ...]", show_default=False)
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(help="runs at a time; default: as many as there is room for")] = None,
+    retry: Annotated[bool, typer.Option("--retry", help="try runs again that failed before")] = False,
+) -> None:
+    """Carry out a grid of runs, side by side; started again, go on with what is not complete."""
+    with _told_when_stopped():
+        from rayfl.sweeping.sweep import sweep as carry_out
+
+        file, overrides = _file_and_overrides(arguments)
+        result = carry_out(file, overrides, jobs=jobs, retry=retry)
+        print(f"{len(result.runs)} runs are complete, {len(result.failures)} failed", file=sys.stderr)
+        for name, message in result.failures.items():
+            print(f"error: {name}: {message}", file=sys.stderr)
+        if result.failures:
+            print("try the failed runs again with --retry", file=sys.stderr)
+        print(result.path)
+        if result.failures:
+            sys.exit(1)
 
 
 @contextmanager
@@ -148,9 +172,9 @@ def partition(
         check_partition_file(output)
     with exits_told():
         targets = find_task(config.task).targets
-        dataset = load_dataset(config.data, config.seed, config.partition.owner_column, targets)
+        dataset = load_dataset(config.data, config.partition_seed, config.partition.owner_column, targets)
         config = settle_splits(config, dataset)
-        made = make_partition(config.partition, dataset, config.seed)
+        made = make_partition(config.partition, dataset, config.partition_seed)
     counts = made.label_counts(dataset, "all")
     classes = dataset.targets == "class"
     shown = min(made.clients, 40)
@@ -178,6 +202,20 @@ def partition(
         console.print(f"clients per true cluster: {np.bincount(made.true_cluster).tolist()}")
     if output is not None:
         print(write_partition(made, dataset, output))
+
+
+@app.command()
+def report(
+    folders: Annotated[list[str], typer.Argument(metavar="DIR...", help="run folders, or folders that hold runs")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="the page to write")] = Path("report.html"),
+    metric: Annotated[str | None, typer.Option(help="a column of rounds; default: the task's first metric")] = None,
+    baseline: Annotated[str | None, typer.Option(help="what others are compared with; default: fedavg")] = None,
+    target: Annotated[float | None, typer.Option(help="the value of the metric whose cost is asked for")] = None,
+) -> None:
+    """Write one self-contained interactive page about runs, finished or still running."""
+    from rayfl import report as write
+
+    print(write(folders, output, metric=metric, baseline=baseline, target=target))
 
 
 @app.command()
@@ -224,47 +262,39 @@ def config(
 
 @app.command()
 def doctor(arguments: Arguments = None) -> None:
-    """Say what Ray offers here, how many actors fit, and what would go wrong."""
-    from rayfl.actors.cluster import actors_that_fit, advice, connected, nodes
+    """Say where the run would be, what fits there, and what would go wrong."""
+    from rayfl.doctor import examine
 
-    config = _config(arguments)
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(
-        f"python {platform.python_version()}, "
-        + ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("rayfl", "ray", "torch", "pyarrow"))
+    examine(_config(arguments), Console(highlight=False, soft_wrap=True))
+
+
+@app.command()
+def compare(
+    folders: Annotated[list[str], typer.Argument(metavar="DIR...", show_default=False)],
+    form: Annotated[str | None, typer.Option("--format", help="text, markdown, latex or csv; default: by -o")] = None,
+    metric: Annotated[str, typer.Option(help="a column of rounds, or a key of extras")] = "accuracy",
+    at: Annotated[str, typer.Option(help="last, last3 (mean of three rounds) or best-validation")] = "last",
+    baseline: Annotated[str | None, typer.Option(help="the row to compare with; default: fedavg")] = None,
+    target: Annotated[float | None, typer.Option(help="show the cost to reach this value of the metric")] = None,
+    paper: Annotated[str | None, typer.Option(help="a table of a paper, to show beside ours, such as 'cam 1'")] = None,
+    partial: Annotated[bool, typer.Option("--partial", help="take runs that have not finished, too")] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="write to a file instead")] = None,
+) -> None:
+    """Compare methods over settings and seeds, from the folders of their runs."""
+    from rayfl.comparing import compare_folders
+
+    compare_folders(
+        folders, form, paper, output, metric=metric, at=at, baseline=baseline, target=target, partial=partial
     )
-    clients = _check(config, console)
-    with connected(config.ray):
-        for node in nodes(config.ray):
-            console.print(f"node {node.offer}")
-        console.print(f"this run would use {actors_that_fit(config.ray, clients)} client actors for {clients} clients")
-    warnings = advice(config.ray)
-    for warning in warnings:
-        console.print(f"warning: {warning}", style="yellow")
-    console.print("nothing would go wrong" if not warnings else "it would run")
-
-
-def _check(config: Config, console: Console) -> int:
-    from rayfl.own_code import exits_told
-    from rayfl.simulation.preparation import prepare
-
-    with exits_told():
-        prepared = prepare(config)
-    console.print(
-        f"{config.data.source}: {len(prepared.dataset.labels)} samples, {prepared.dataset.classes} classes;"
-        f" {config.model.name}: {prepared.facts.layout.parameters:,} parameters; training: {prepared.config.training}"
-    )
-    if prepared.gpu_memory is not None:
-        console.print(str(prepared.gpu_memory))
-    return prepared.partition.clients
 
 
 def _config(arguments: list[str] | None) -> Config:
-    arguments = arguments or []
-    file: Any = None
-    if arguments and "=" not in arguments[0]:
-        file, arguments = arguments[0], arguments[1:]
-    return load_config(file, arguments)
+    return load_config(*_file_and_overrides(arguments))
+
+
+def _file_and_overrides(arguments: list[str] | None) -> tuple[str | None, list[str]]:
+    words = arguments or []
+    return (words[0], words[1:]) if words and "=" not in words[0] else (None, words)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ from typing import Any
 
 from rayfl.uris import without_secrets
 
+_MOST_OF_AN_OBJECT = 80  # characters that a message shows of an object that is no plain value
+
 
 class RayflError(Exception):
     """Something a user can mend; shown as its message alone, without a traceback and without secrets."""
@@ -53,29 +55,58 @@ class NobodyLeftError(LostError):
 
 
 def closest(name: str, allowed: list[str]) -> str:
-    """Return `` (did you mean 'x'?)`` for the nearest allowed name, or nothing.
+    """Return `` (did you mean 'x'?)`` for the nearest allowed name, or nothing where none is near.
 
-    >>> closest("fedavgg", ["fedavg", "fedac"])
-    " (did you mean 'fedavg'?)"
+    >>> closest("FedAvgg", ["fedavg", "fedac"]), closest("csv", ["svhn", "npz"])
+    (" (did you mean 'fedavg'?)", '')
     """
     import difflib
 
-    near = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
-    return f" (did you mean '{near[0]}'?)" if near else ""
+    names = {other.lower(): other for other in allowed}
+    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)
+    return f" (did you mean '{names[near[0]]}'?)" if near else ""
 
 
 def shown(value: Any, most: int = 200) -> str:
-    """Return the value as a message shows it: on one line, and cut where it is long.
+    """Return the value as a message shows it: on one line, and cut where it is long; of an object, only its type.
 
     >>> shown([1, 2]), shown("a" * 30, most=9)
     ('[1, 2]', "'aaaaaaaa... (32 characters)")
+    >>> import numpy
+    >>> shown({"lr": numpy.zeros((3, 2))})
+    "{'lr': (ndarray of shape (3, 2))}"
     """
     try:
-        text = repr(value)
+        text = repr(_described(value))
     except (ValueError, RecursionError):  # Python does not write integers of thousands of digits
         digits = f" of about {value.bit_length() * 0.30103:.0f} digits" if isinstance(value, int) else ""
         return f"({type(value).__name__}{digits})"
     return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
+
+
+class _Text(str):
+    """Text that is shown without quotes."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _described(value: Any) -> Any:
+    """Return plain values as they are; in the place of arrays, tables and other large objects, what they are."""
+    if value is None or isinstance(value, str | int | float | type):
+        return value
+    if type(value) in (list, tuple):
+        return type(value)(map(_described, value))
+    if type(value) is dict:
+        return {key: _described(inner) for key, inner in value.items()}
+    kind, shape = type(value).__name__, getattr(value, "shape", ())
+    if shape != ():
+        return _Text(f"({kind} of shape {tuple(shape)})" if isinstance(shape, tuple) else f"({kind})")
+    try:
+        text = repr(value)
+    except Exception:  # an object of a user's own may fail at anything
+        text = "\n"
+    return _Text(f"({kind})" if "\n" in text or len(text) > _MOST_OF_AN_OBJECT else text)
 
 
 def one_line(text: str) -> str:

@@ -4,6 +4,7 @@ It counts only what is certain, so a run that it refuses cannot fit. What a GPU 
 """
 
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,6 +93,8 @@ def refuse_excess(needs: Sequence[Need], has: int) -> None:
 
 def memory_here(root: Path = Path("/")) -> int:
     """Return the bytes that this process may use at most: the machine's, or less where a control group says so."""
+    if not hasattr(os, "sysconf"):  # Windows does not say; what does not fit fails there when it is allocated
+        return sys.maxsize
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([total, *_limits(root)])
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from rayfl.config import Config
@@ -14,9 +15,11 @@ from rayfl.simulation.screen import Screen
 from rayfl.simulation.starting import Overrides
 
 
-def simulate(config: Config, screen: Screen | None = None, callbacks: Sequence[Callback] = ()) -> Run:
-    """Run a config to its end."""
-    return starting.simulate(config, opener, screen, callbacks)
+def simulate(
+    config: Config, screen: Screen | None = None, callbacks: Sequence[Callback] = (), keep: bool = False
+) -> Run:
+    """Run a config to its end. With `keep`, a Ray that is started for it serves the next runs of this process too."""
+    return starting.simulate(config, partial(opener, keep=keep), screen, callbacks)
 
 
 def resume(
@@ -24,18 +27,19 @@ def resume(
     overrides: Overrides = (),
     screen: Screen | None = None,
     callbacks: Sequence[Callback] = (),
+    keep: bool = False,
 ) -> Run:
-    """Go on with the run in a folder, to the same bits."""
-    return starting.resume(path, opener, overrides, screen, callbacks)
+    """Go on with the run in a folder, to the same bits; `keep` is as in `simulate`."""
+    return starting.resume(path, partial(opener, keep=keep), overrides, screen, callbacks)
 
 
-def opener(config: Config) -> Opener:
+def opener(config: Config, keep: bool = False) -> Opener:
     """Return what starts the federation that a config names."""
     if config.federation == "serial":
         return opened_here
     from rayfl.actors.opening import opened_on_ray  # a second: only those who use Ray pay for it
 
-    return opened_on_ray
+    return partial(opened_on_ray, keep=keep)
 
 
 @contextmanager

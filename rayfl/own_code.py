@@ -11,20 +11,29 @@ from typing import Any
 
 from rayfl.config import Config
 from rayfl.errors import InputError, RayflError, closest
+from rayfl.object_names import is_object_name, object_of
 
 _MOST_NAMES = 20
 _FORM = "write package.module:Name, such as my_file:MyClass"
 
 
 def imported(key: str, path: str, what: str, fits: Callable[[Any], bool] = callable) -> Any:
-    """Return what the import path at config key `key` names, or say that there is none and list `what` would fit."""
+    """Return what the import path at config key `key` names, or say that there is none and list `what` would fit.
+
+    The name of a Python object gives the object.
+    """
+    if is_object_name(path):
+        return object_of(key, path)
     module, name = import_module_of(key, path)
     try:
         return getattr(module, name)
     except AttributeError:
         names = [n for n, value in vars(module).items() if not n.startswith("_") and fits(value)]
-        hint = closest(name, names) or (f"; it has {', '.join(names[:_MOST_NAMES])}" if names else "")
-        raise InputError(f"{key}={path}: module '{module.__name__}' has no {what} '{name}'{hint}") from None
+        more = ", ..." if len(names) > _MOST_NAMES else ""
+        has = f"; it has {', '.join(names[:_MOST_NAMES])}{more}" if names else ""
+        raise InputError(
+            f"{key}={path}: module '{module.__name__}' has no {what} '{name}'{closest(name, names)}{has}"
+        ) from None
 
 
 def import_module_of(key: str, path: str) -> tuple[ModuleType, str]:
@@ -57,6 +66,22 @@ def reason(error: BaseException) -> str:
 
 def named_code(config: Config) -> dict[str, list[str]]:
     """Return the import paths that a config names, by key."""
+    code = {key: [n for n in names if not is_object_name(n)] for key, names in _names_of_code(config).items()}
+    return {key: names for key, names in code.items() if names}
+
+
+def named_objects(config: Config) -> dict[str, str]:
+    """Return the names of the Python objects that a config needs, by key."""
+    return {key: name for key, names in _names_of_code(config).items() for name in names if is_object_name(name)}
+
+
+def check_objects(config: Config) -> None:
+    """Refuse a config whose Python objects are not given."""
+    for key, name in named_objects(config).items():
+        object_of(key, name)
+
+
+def _names_of_code(config: Config) -> dict[str, list[str]]:
     named: dict[str, list[str]] = {
         "method.name": [config.method.name],
         "model.name": [config.model.name],
@@ -67,13 +92,12 @@ def named_code(config: Config) -> dict[str, list[str]]:
         "local.schedule": [config.local.schedule],
         "callbacks": [callback.name for callback in config.callbacks],
     }
-    code = {key: [name for name in names if ":" in name] for key, names in named.items()}
-    return {key: names for key, names in code.items() if names}
+    return {key: [name for name in names if ":" in name] for key, names in named.items()}
 
 
 def search_path(config: Config) -> list[str]:
     """Return where actors are to look for modules: where this process does."""
-    if named_code(config):
+    if named_code(config) or named_objects(config):
         _search_current_folder()
     return list(sys.path)
 

@@ -26,6 +26,7 @@ class Purpose(IntEnum):
     CLUSTERING = 6
     AUGMENTATION = 7
     MAP = 8
+    SKETCH = 9
 
 
 def generator(seed: int, purpose: Purpose, *keys: int) -> np.random.Generator:

@@ -38,6 +38,13 @@ def test_a_round_is_compared_with_a_bare_loop_that_does_the_same_work(tmp_path: 
     assert float(ours) == pytest.approx(float(theirs), abs=0.05)  # the same clients, batches and steps
 
 
+def test_a_sweep_is_compared_with_its_runs_one_by_one_and_killed(tmp_path: Path) -> None:
+    _, rows = run(tmp_path, "sweep")
+    (row,) = rows.to_dict("records")
+    assert row["ratio"] == pytest.approx(row["reference_seconds"] / row["seconds"])
+    assert row["note"].endswith("of 4 runs, started again: equal tables")
+
+
 def test_trainers_are_compared_and_the_rule_is_judged_by_the_best(tmp_path: Path) -> None:
     printed, rows = run(tmp_path, "trainers", "--only", "mlp 8 x 8")
     assert "auto / best" in printed

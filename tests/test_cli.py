@@ -12,9 +12,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pydantic import BaseModel
 
 import rayfl
 from rayfl import cli
+from rayfl.config import DATA, PARTITIONS, Config
+from rayfl.methods import METHODS
+from rayfl.methods.options import ADDONS, ClusteredOptions
 
 Typed = tuple[int, str, str]
 
@@ -367,6 +371,8 @@ def test_partition_prints_every_client_and_draws_a_figure(rayfl_typed: Callable[
     assert code == 0
     assert "8 clients, 1797 of 1797 samples" in out
     assert "clients per true cluster: [2, 2, 2, 2]" in out
+    rows = re.findall(r"^│ +(\d+) │ +(\d+) │ +\d+ │ +\d+ │ 0:\d+ 1:\d+", out, re.M)
+    assert rows == [(str(client), str(client // 2)) for client in range(8)], out
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -398,10 +404,28 @@ def test_partition_shows_the_names_of_natural_clients(rayfl_typed: Callable[...,
 
 
 def test_methods_lists_every_method_with_its_options(rayfl_typed: Callable[..., Typed]) -> None:
-    _, out, _ = rayfl_typed("methods")
-    for name in ("local", "fedavg", "fedprox", "fedac"):
-        assert re.search(rf"^{name}  ", out, re.M)
-    assert "method.tuning=silhouette" in out
+    code, out, _ = rayfl_typed("methods")
+    assert code == 0
+    # What stands under each name, up to the next.
+    parts = dict(re.findall(r"^(\w+)  [^\n]*\n((?:    [^\n]*\n)*)", out, re.M))
+    common = set(ClusteredOptions.model_fields)
+    for name, method in METHODS.items():
+        options = re.findall(r"^    method\.(\w+)=\S+", parts[name], re.M)
+        assert options == [key for key in method.Options.model_fields if key not in common], name
+    for name, addon in ADDONS.items():
+        assert re.findall(rf"^    method\.{name}\.(\w+)=\S+", parts[name], re.M) == list(addon.model_fields)
+    assert "method.tuning=silhouette" in parts["fedac"] and "method.finetune=False" in out and "con_cks" in out
+
+
+@pytest.mark.parametrize("words", [["methods"], ["config"]])
+def test_a_reader_that_has_seen_enough_gets_no_traceback(words: list[str]) -> None:
+    """As in `rayfl methods | head -1`, with a reader that is gone before the first line: no buffer hides it."""
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "rayfl.cli", *words]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_doctor_says_what_fits_and_warns_of_fractions_that_waste(
@@ -420,14 +444,43 @@ def test_doctor_says_what_fits_and_warns_of_fractions_that_waste(
     assert rayfl_typed("doctor", "ray.actors=50")[0] == 2
 
 
+def test_doctor_of_a_run_in_this_process_speaks_of_no_actors_and_starts_no_ray(
+    rayfl_typed: Callable[..., Typed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)  # importing it fails
+    for name in [name for name in sys.modules if name.startswith("rayfl.actors")]:
+        monkeypatch.delitem(sys.modules, name)
+    serial = ["doctor", "federation=serial", "partition.clients=8", "model.name=mlp"]
+    code, out, _ = rayfl_typed(*serial)
+    assert code == 0
+    assert "this run would train its 8 clients in this process, on its CPU" in out
+    assert "actor" not in out and "ray " not in out
+    assert out.splitlines()[-1] == "nothing would go wrong"
+    code, out, _ = rayfl_typed(*serial, "ray.actors=4")
+    assert code == 0
+    assert "warning: ray.actors=4 is not used with federation=serial" in out
+
+
+def test_doctor_says_that_results_cannot_be_written(rayfl_typed: Callable[..., Typed], tmp_path: Path) -> None:
+    (tmp_path / "a_file").write_text("in the way")
+    code, _, err = rayfl_typed("doctor", "federation=serial", "output.dir=a_file")
+    assert code == 2
+    assert "cannot be written to" in err
+
+
 def test_config_lists_every_key_with_its_meaning(rayfl_typed: Callable[..., Typed]) -> None:
     code, out, _ = rayfl_typed("config")
     assert code == 0
     lines = out.splitlines()
     by_key = {line.partition("=")[0]: line for line in lines}
     assert len(by_key) == len(lines)
-    for key in ("seed", "rounds", "task", "data.source", "partition.kind", "partition.alpha", "local.lr", "ray.actors"):
-        assert key in by_key
+    sections = {name: [type(section)] for name, section in Config() if isinstance(section, BaseModel)}
+    sections |= {"data": list(DATA.values()), "partition": list(PARTITIONS.values())}
+    keys = [name for name in Config.model_fields if name not in sections]
+    keys += [
+        f"{name}.{key}" for name, several in sections.items() for section in several for key in section.model_fields
+    ]
+    assert set(by_key) >= set(keys) and len(set(keys)) > 70
     assert by_key["partition.alpha"].startswith("partition.alpha=0.1 (dirichlet)  ")
     assert [key for key, line in by_key.items() if not line.partition("  ")[2].strip()] == []
 

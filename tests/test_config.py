@@ -7,6 +7,7 @@ import yaml
 
 from rayfl.config import Config, load_config
 from rayfl.errors import InputError
+from rayfl.simulation.preparation import resolve
 
 
 def lines_of(given: object, overrides: list[str] | None = None) -> tuple[str, ...]:
@@ -81,6 +82,9 @@ def test_cluster_sizes_say_how_many_clients_and_clusters_there_are() -> None:
     [
         ({"round": 5}, ["round=5", "did you mean 'rounds'", "allowed:", "seed"]),
         ({"local": {"learning_rate": 1.0}}, ["local.learning_rate=1.0", "lr_decay"]),
+        ({"lr": 1.0}, ["lr=1.0", "did you mean 'local.lr'?", "allowed:", "rounds"]),
+        ({"ROUNDS": 1}, ["ROUNDS=1", "did you mean 'rounds'?", "allowed:"]),
+        ({"data": {"source": "csv"}}, ["data.source='csv'", "tables are read by parquet", "allowed: digits, mnist"]),
         ({"rounds": "many"}, ["rounds='many'", "integer"]),
         ({"rounds": 0}, ["rounds=0", "greater than or equal to 1"]),
         ({"data": {"source": "mnst"}}, ["data.source='mnst'", "did you mean 'mnist'", "cifar10"]),
@@ -109,6 +113,20 @@ def test_a_fault_is_one_line_with_key_value_and_cure(given: dict, names: list[st
     assert "\n" not in line
     for name in names:
         assert name in line, line
+
+
+@pytest.mark.parametrize("name", ["csv", "excel", "coco", "zzz"])
+def test_a_source_that_is_not_close_to_any_suggests_none_and_lists_all(name: str) -> None:
+    (line,) = lines_of({"data": {"source": name}})
+    assert "did you mean" not in line
+    assert "allowed: digits, mnist, fashion_mnist, cifar10, cifar100, svhn, image_folder, npz, parquet, text" in line
+
+
+@pytest.mark.parametrize("method", ["fedac", "fedavg", "ifca"])
+def test_a_mistyped_method_name_suggests_and_lists_name(method: str) -> None:
+    config = load_config(None, [f"method.name={method}", "method.nam=fedavg"])
+    with pytest.raises(InputError, match=r"there is no key 'nam' \(did you mean 'name'\?\); allowed: name, "):
+        resolve(config)
 
 
 def test_several_faults_are_told_at_once() -> None:

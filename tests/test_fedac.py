@@ -1,11 +1,12 @@
 """FedAC: its steps against numbers computed from the clients' own models, and the clusters it must find."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
-from rayfl.clustering import NO_CLUSTER, GranularityNorm, cosine, granularity, project_all
+from rayfl.clustering import NO_CLUSTER, GranularityNorm, cosine, granularity, project_all, tune_by_granularity
 from rayfl.config import load_config
 from rayfl.errors import InputError
 from rayfl.federation import Own
@@ -127,12 +128,25 @@ def test_spread_without_models_travelling_is_that_of_algorithm_3(serial_server: 
     np.testing.assert_allclose(record.clusters["granularity"], granularity(intra, between), rtol=1e-3)
 
 
-def test_the_papers_rule_is_applied_every_round(serial_server: Make) -> None:
+def test_the_papers_rule_is_applied_every_round(serial_server: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Well separated clusters have squared G_c below 0.2, so the printed rule merges them: faithful, if not wise."""
     words = ["method.tuning=granularity", "method.granularity_norm=squared"]
     server = serial_server(*words, "method.clusters=8", "rounds=6", "local.steps=10")
-    changed = [server.run_round(n).extras for n in range(1, 7)]
-    assert any(e["clusters_after_tuning"] != e["clusters_before_tuning"] for e in changed)
+    tuned: list[np.ndarray] = []
+
+    def noted(*arguments: Any) -> np.ndarray:
+        tuned.append(tune_by_granularity(*arguments))
+        return tuned[-1]
+
+    monkeypatch.setattr("rayfl.methods.fedac.tune_by_granularity", noted)
+    counts = []
+    for number in range(1, 7):
+        extras = server.run_round(number).extras
+        assert len(tuned) == number
+        assert np.array_equal(fedac(server).state.assignment, tuned[-1])
+        assert extras["clusters_after_tuning"] == len(np.unique(tuned[-1]))
+        counts.append((extras["clusters_before_tuning"], extras["clusters_after_tuning"]))
+    assert any(before != after for before, after in counts)
 
 
 def test_by_default_granularity_takes_plain_distances(serial_server: Make) -> None:
@@ -287,7 +301,7 @@ PLANTED = ["rounds=20", "evaluate.every=20", "federation=serial"]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("clusters", [1, 2, 4, 8, 12])
-def test_planted_clusters_are_found_from_any_number_to_start_from(
+def test_planted_clusters_are_found_from_few_and_from_many_clusters_to_start_with(
     simulate_quietly: Callable[..., Run], clusters: int
 ) -> None:
     run = simulate_quietly(*PLANTED, f"method.clusters={clusters}", f"seed={clusters}")

@@ -13,9 +13,9 @@ from torch.utils.data import IterableDataset, TensorDataset
 import rayfl
 from rayfl.config import data_config, load_config, partition_config
 from rayfl.data import Dataset, PartitionKind, Transform, make_partition
-from rayfl.data.given import given_objects
 from rayfl.data.sources import Data, load_dataset
 from rayfl.errors import InputError, RayflError
+from rayfl.given import given_objects
 from rayfl.results import Run
 from rayfl.simulation.preparation import prepare
 

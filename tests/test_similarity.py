@@ -9,6 +9,7 @@ from rayfl.clustering import (
     cosine,
     cosine_distances,
     fit_low_rank,
+    gram,
     l2_distances,
     project,
     project_all,
@@ -24,6 +25,7 @@ def models(rows: int = 6, dim: int = 20_000, seed: int = 0) -> np.ndarray:
 
 def test_the_examples_in_the_docstrings_are_true():
     assert doctest.testmod(similarity).failed == 0
+    assert doctest.testmod(gram).failed == 0
 
 
 def test_components_are_orthonormal_and_one_fewer_than_the_rows():

@@ -407,8 +407,8 @@ def test_checkpoints_and_memory_know_of_validation_and_public_samples() -> None:
     partition = ready.partition
     moved = replace(partition, public=partition.public[1:])
     swapped = replace(partition, validation=partition.validation[::-1])
-    prints = {replace(ready, partition=p).fingerprints[0] for p in (partition, moved, swapped)}
-    assert len(prints) == 3
+    prepared = [replace(ready, partition=p) for p in (partition, moved, swapped)]
+    assert len({p.fingerprints.partition for p in prepared}) == len({p.dealt_fingerprint for p in prepared}) == 3
     arrays = [ready.dataset.inputs, ready.dataset.labels, *parts(partition).values()]
     assert _needs(ready.config, ready.dataset, partition, 10)[0].bytes == sum(a.nbytes for a in arrays)
 

@@ -3,6 +3,7 @@
 Importing this costs little, and the driver does it; torch comes with the first actor made of it, in its own process.
 """
 
+import gc
 import os
 import sys
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 import ray
 from threadpoolctl import threadpool_limits
 
-from rayfl.client.allocator import keep_freed_memory
+from rayfl.client.allocator import keep_freed_memory, return_freed_memory
 from rayfl.client.devices import request_determinism
 from rayfl.config import Config
 from rayfl.data import Dataset, Partition
@@ -73,6 +74,13 @@ class ClientActor:
         """
         self._epoch = epoch
         self._worker.forget(None)
+
+    def rest(self) -> None:
+        """Drop all that belongs to the run, which has ended; `open` makes this actor part of the next."""
+        self._epoch = 0
+        del self._worker
+        gc.collect()
+        return_freed_memory()
 
     def call(self, epoch: int, operation: str, shared: Any, *arguments: Any) -> Any:
         """Do one operation of the worker."""

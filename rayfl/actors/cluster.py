@@ -22,17 +22,20 @@ from rayfl.config import RayConfig
 from rayfl.errors import InputError
 from rayfl.simulation.signals import STARTING, Stopped
 
+#: Local Rays that runs of this process have started and left running.
+_KEPT: set[str] = set()
 _SLACK = 1e-9  # 3 * (1 / 3) must count as a whole GPU
 
 
 @contextmanager
-def connected(config: RayConfig) -> Iterator[None]:
+def connected(config: RayConfig, keep: bool = False) -> Iterator[bool]:
     """Use the Ray this process has, or the one at `ray.address` or $RAY_ADDRESS, or start a local one.
 
-    What was not started here is not shut down here.
+    What was not started here is not shut down here. With `keep`, a local Ray that was started here is left running for
+    the next run of this process. Return whether this is such a Ray.
     """
     if ray.is_initialized():
-        yield
+        yield session() in _KEPT
         return
     in_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGTERM)
@@ -65,10 +68,14 @@ def connected(config: RayConfig) -> Iterator[None]:
         # Ray's own handler exits with 15; a shell expects 128 more of a process that SIGTERM ended.
         default = before in (None, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, (lambda *_: sys.exit(128 + signal.SIGTERM)) if default else before)
+    keep = keep and address == "local"
+    if keep:
+        _KEPT.add(session())
     try:
-        yield
+        yield keep
     finally:
-        ray.shutdown()
+        if not keep:
+            ray.shutdown()
         if in_main:
             signal.signal(signal.SIGTERM, before)
 
@@ -80,6 +87,19 @@ def _job_config() -> JobConfig:
     """
     needed = Path.cwd() == Path(__file__).parents[2] or "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
     return JobConfig(_client_job=not needed)
+
+
+def session() -> str:
+    """Return what tells this process's connection to Ray from an earlier or a later one; empty if there is none."""
+    if not ray.is_initialized():
+        return ""
+    context = ray.get_runtime_context()
+    return f"{context.gcs_address} {context.get_job_id()}"
+
+
+def gcs_address() -> str:
+    """Return where other processes of this machine or cluster reach the Ray that this process is connected to."""
+    return str(ray.get_runtime_context().gcs_address)
 
 
 def head_answers() -> bool:

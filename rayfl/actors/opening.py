@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rayfl.actors.cluster import advice, connected
+from rayfl.actors.idle import IDLE
 from rayfl.actors.supervisor import RayServer, ray_server
 from rayfl.config import Config
 from rayfl.simulation.opening import warn_of_other_cpus
@@ -13,13 +14,19 @@ from rayfl.simulation.screen import Screen
 
 @contextmanager
 def opened_on_ray(
-    config: Config, prepared: Callable[[], Prepared], screen: Screen
+    config: Config, prepared: Callable[[], Prepared], screen: Screen, keep: bool = False
 ) -> Iterator[tuple[RayServer, Prepared]]:
-    """Start Ray, or join one, with client actors and a server actor; stop what was started in the end."""
+    """Start Ray, or join one, with client actors and a server actor; stop what was started in the end.
+
+    With `keep`, a local Ray and its actors go on for the next run of this process.
+    """
     for warning in advice(config.ray):
         screen.warn(warning)
     screen.say("starting Ray and the client actors ...")
-    with connected(config.ray), ray_server(config, prepared) as server:
+    with (
+        connected(config.ray, keep) as ours,
+        ray_server(config, prepared, IDLE if IDLE.are_held or (keep and ours) else None) as server,
+    ):
         for loss in server.lost_at_start:
             screen.warn(loss)
         screen.say(server.describe())

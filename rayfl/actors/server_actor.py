@@ -57,6 +57,11 @@ class ServerActor:
         self._server = Server(config, self._fed, truth)
         return_freed_memory()  # after a loss, of the server before
 
+    def rest(self) -> None:
+        """Drop all that belongs to the run, which has ended; `open` makes this actor part of the next."""
+        del self._server, self._fed
+        return_freed_memory()
+
     def join(self, actors: Sequence[Actor]) -> None:
         """Take in more client actors."""
         self._fed.join(actors)

@@ -1,6 +1,5 @@
 """The driver's side of a run on Ray: starts the actors, watches over them, and replaces what is lost."""
 
-import logging
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -24,14 +23,14 @@ from rayfl.actors.cluster import (
     placement_group,
     server_strategy,
 )
+from rayfl.actors.idle import IDLE, IdleActor, IdleActors, end_actor
 from rayfl.actors.server_actor import Actor, ServerActor, get
 from rayfl.config import Config
 from rayfl.errors import InputError, LostError, NobodyLeftError
-from rayfl.own_code import search_path
+from rayfl.own_code import named_code, named_objects, search_path
 from rayfl.simulation.preparation import Prepared, after_trying
 from rayfl.simulation.server import RoundRecord, Server
 
-log = logging.getLogger(__name__)
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -78,9 +77,11 @@ class RayServer:
     then makes a federation of what is left and what can be started, in its first state: the caller restores the rest.
     """
 
-    def __init__(self, config: Config, prepared: Callable[[], Prepared]) -> None:
-        """Start the actors, which import while `prepared` still loads the data."""
+    def __init__(self, config: Config, prepared: Callable[[], Prepared], idle: IdleActors | None = None) -> None:
+        """Start the actors, which import while `prepared` still loads the data; take `idle` ones first."""
         self._config = config
+        # Modules of a user's own stay imported in an actor: a change to their files would not reach a second run.
+        self._idle = None if named_code(config) or named_objects(config) else idle
         self._epoch = 1
         self._clients: list[_Watched] = []
         self._joining: list[_Watched] = []
@@ -91,13 +92,12 @@ class RayServer:
         #: What was lost and replaced before the first round, in words.
         self.lost_at_start: list[str] = []
         wanted = actors_that_fit(config.ray, config.partition.clients)
-        strategy = client_strategy(config.ray)
         try:
-            self._clients = [_Watched(self._new_client(strategy)) for _ in range(wanted)]
-            self._server = _Watched(self._new_server())
+            self._clients = [_Watched(actor) for actor in self._first_clients(wanted)]
+            self._server = _Watched(self._first_server())
             self.prepared = prepared()
             while len(self._clients) > self.prepared.partition.clients:
-                _kill(self._clients.pop())
+                end_actor(self._clients.pop().actor)
             # Once into the object store, where all actors of a node read them without copying.
             self._data = (ray.put(self.prepared.dataset), ray.put(self.prepared.partition))
             self._start()
@@ -122,10 +122,20 @@ class RayServer:
     own_models = forwarded(Server.own_models)
 
     def close(self) -> None:
-        """Release the actors."""
+        """End the actors."""
         server = getattr(self, "_server", None)
         for watched in [*self._clients, *self._joining, *([server] if server else [])]:
-            _kill(watched)
+            end_actor(watched.actor)
+
+    def retire(self) -> None:
+        """After a run that has ended well: keep its actors for the next, if there are places for idle ones."""
+        if self._idle is None:
+            return self.close()
+        for client in self._joining:
+            end_actor(client.actor)
+        options = self._client_options()
+        idle = [IdleActor(c.actor, str(options), c.seat.node) for c in self._clients if c.seat]
+        return self._idle.add([*idle, IdleActor(self._server.actor, self._server_options(), "")])
 
     @property
     def seats(self) -> list[Seat]:
@@ -140,15 +150,34 @@ class RayServer:
 
     # -- starting ----------------------------------------------------------------------------------------------
 
+    def _first_clients(self, wanted: int) -> list[Actor]:
+        """Return client actors for the start of the run: idle ones, and new ones for those that are missing."""
+        strategy = client_strategy(self._config.ray)
+        options = str(self._client_options())
+        found = [idle.actor for idle in self._idle.take(options, wanted)] if self._idle else []
+        if len(found) < wanted:
+            IDLE.release(keep=[self._server_options()])  # they may hold what the new ones need
+        return [*found, *(self._new_client(strategy) for _ in range(wanted - len(found)))]
+
+    def _first_server(self) -> Actor:
+        found = self._idle.take(self._server_options(), 1) if self._idle else []
+        return found[0].actor if found else self._new_server()
+
+    def _client_options(self) -> dict[str, Any]:
+        config, group = self._config.ray, placement_group(self._config.ray)
+        return {
+            "num_cpus": config.cpus_per_actor,
+            "num_gpus": config.gpu_share,
+            "resources": config.resources or None,
+            "placement_group": None if group is None else group.id.hex(),
+        }
+
+    def _server_options(self) -> str:
+        return f"server on {self._config.ray.server}"
+
     def _new_client(self, strategy: Any) -> Actor:
-        config = self._config.ray
-        options = _CLIENT.options(
-            num_cpus=config.cpus_per_actor,
-            num_gpus=config.gpu_share,
-            resources=config.resources or None,
-            scheduling_strategy=strategy,
-        )
-        return options.remote(search_path(self._config))
+        options = {name: value for name, value in self._client_options().items() if name != "placement_group"}
+        return _CLIENT.options(**options, scheduling_strategy=strategy).remote(search_path(self._config))
 
     def _new_server(self, trusted: Collection[str] | None = None) -> Actor:
         strategy = server_strategy(self._config.ray, trusted)
@@ -274,7 +303,7 @@ class RayServer:
 
     def _give_up(self, silent: Sequence[_Watched]) -> None:
         for watched in silent:
-            _kill(watched)
+            end_actor(watched.actor)
             if watched.seat is not None:
                 self._cut_off.add(watched.seat.node)
         # A node with actors that do answer is not cut off: one of its processes hangs.
@@ -290,7 +319,7 @@ class RayServer:
         self._clients = self._answering(self._clients)
         left = len(self._clients)
         if server_lost:
-            _kill(self._server)
+            end_actor(self._server.actor)
             self._server = _Watched(self._new_server({seat.node for seat in self.seats}))
         self._wait([client.actor.renew.remote(self._epoch) for client in self._clients])
         self._replace(had - left)
@@ -311,7 +340,7 @@ class RayServer:
                 watched.ping = None
                 alive.append(watched)
             else:
-                _kill(watched)
+                end_actor(watched.actor)
                 silent += [] if done else [watched]
         self._give_up(silent)
         return alive
@@ -337,7 +366,7 @@ class RayServer:
             if not coming and not self._clients:
                 coming = self._start_more(missing)
         for client in coming:
-            _kill(client)
+            end_actor(client.actor)
         if not self._clients:
             raise NobodyLeftError(
                 "too little is left to go on: no client actor is, and none could be started within"
@@ -350,7 +379,7 @@ class RayServer:
             if self._seated(client):
                 self._ask_actor("join", [client.actor])
             elif time.monotonic() - client.since > self._config.ray.start_timeout or _failed(client.opening):
-                _kill(client)
+                end_actor(client.actor)
         self._joining = [c for c in self._joining if c.seat is None and not _failed(c.opening)]
         if time.monotonic() - self._grown < GROW_EVERY:
             return
@@ -397,13 +426,15 @@ class RayServer:
 
 
 @contextmanager
-def ray_server(config: Config, prepared: Callable[[], Prepared]) -> Iterator[RayServer]:
-    """Start the actors on the Ray this process is connected to; release them in the end."""
-    server = RayServer(config, prepared)
+def ray_server(config: Config, prepared: Callable[[], Prepared], idle: IdleActors | None = None) -> Iterator[RayServer]:
+    """Start the actors on the Ray this process is connected to, or take `idle` ones; in the end, let go of them."""
+    server = RayServer(config, prepared, idle)
     try:
         yield server
-    finally:
+    except BaseException:
         server.close()
+        raise
+    server.retire()
 
 
 def _succeeded(call: Any) -> bool:
@@ -416,10 +447,3 @@ def _succeeded(call: Any) -> bool:
 
 def _failed(call: Any) -> bool:
     return bool(ray.wait([call], timeout=0)[0]) and not _succeeded(call)
-
-
-def _kill(watched: _Watched) -> None:
-    try:
-        ray.kill(watched.actor)
-    except (RayError, ValueError) as error:
-        log.debug("an actor could not be killed: %s", error)  # it is gone already

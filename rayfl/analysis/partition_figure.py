@@ -12,6 +12,8 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from rayfl.analysis.colours import HEAT, INK, RULE
+from rayfl.analysis.colours import colour as cluster_colour
 from rayfl.data.dataset import Dataset, Transform
 from rayfl.data.partition import Partition
 from rayfl.errors import InputError
@@ -21,9 +23,7 @@ FIGURES = tuple(f".{name}" for name in sorted(FigureCanvasAgg.get_supported_file
 
 _MOST_DOTS = 120  # clients; beyond, dots would touch and a heat map says more
 _MOST_NAMES = 40  # clients whose names fit under the figure
-_CLUSTER_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6bb1", "#7f7f7f")
-_TRAIN, _VALIDATION, _TEST, _INK = "#3b4a5a", "#6f8296", "#a9b8c6", "#30363d"
-_HEAT = LinearSegmentedColormap.from_list("share", ["#ffffff", "#b9d7ea", "#3182bd", "#08306b"])
+_TRAIN, _VALIDATION, _TEST = "#3b4a5a", "#6f8296", "#a9b8c6"
 
 
 def draw_partition(partition: Partition, dataset: Dataset, path: str | Path) -> Path:
@@ -47,7 +47,7 @@ def draw_partition(partition: Partition, dataset: Dataset, path: str | Path) -> 
             (counts / counts.sum(axis=1, keepdims=True)).T,
             aspect="auto",
             origin="lower",
-            cmap=_HEAT,
+            cmap=LinearSegmentedColormap.from_list("share", HEAT),
             vmin=0,
             interpolation="antialiased",
         )
@@ -67,7 +67,7 @@ def draw_partition(partition: Partition, dataset: Dataset, path: str | Path) -> 
         classes.xaxis.set_major_locator(MaxNLocator(integer=True))
     classes.yaxis.set_major_locator(MaxNLocator(nbins=12, integer=True))
     for axes in (sizes, classes):
-        axes.tick_params(length=0, labelsize=8, colors=_INK)
+        axes.tick_params(length=0, labelsize=8, colors=INK)
         axes.spines[["top", "right"]].set_visible(False)
         axes.spines[["left", "bottom"]].set_color("#c8ced4")
     try:
@@ -100,7 +100,7 @@ def _draw_sizes(axes: Axes, n_train: np.ndarray, n_validation: np.ndarray, n_tes
 def _draw_dots(axes: Axes, counts: np.ndarray, clusters: np.ndarray | None) -> None:
     client, label = np.nonzero(counts)
     some = counts[client, label]
-    colours = [_CLUSTER_COLOURS[0 if clusters is None else clusters[i] % len(_CLUSTER_COLOURS)] for i in client]
+    colours = [cluster_colour(0 if clusters is None else clusters[i]) for i in client]
     # The area stands for the count; the largest dot just fills the column of its client.
     largest = np.clip(6000 / len(counts), 30, 260)
     axes.scatter(client, label, s=largest * some / counts.max(), c=colours, alpha=0.85, linewidths=0)
@@ -114,11 +114,11 @@ def _mark_clusters(sizes: Axes, classes: Axes, clusters: np.ndarray, transforms:
     ends = np.append(starts[1:], len(clusters))
     for start, end in zip(starts, ends, strict=True):
         k = int(clusters[start])
-        colour = _CLUSTER_COLOURS[k % len(_CLUSTER_COLOURS)]
+        colour = cluster_colour(k)
         classes.axvspan(start - 0.42, end - 0.58, ymin=1.0, ymax=1.02, color=colour, clip_on=False, lw=0)
         if start:
             for axes in (sizes, classes):
-                axes.axvline(start - 0.5, color="#9aa5b1", linewidth=0.8, linestyle=(0, (3, 3)))
+                axes.axvline(start - 0.5, color=RULE, linewidth=0.8, linestyle=(0, (3, 3)))
         if end - start >= len(clusters) / 12:
             name = _transform_name(transforms[k]) if transforms else f"cluster {k}"
             classes.annotate(

@@ -59,6 +59,20 @@ def misclustering(true: Any, found: Any) -> float:
     return _score(error, true, found)
 
 
+def matched(together: np.ndarray) -> np.ndarray:
+    """Return the columns of a table of true (rows) against found clusters, each in the order of its best partner.
+
+    Clusters are matched one to one; columns left without a partner come last.
+
+    >>> matched(np.array([[0, 5, 1], [4, 0, 0]])).tolist()
+    [1, 0, 2]
+    """
+    if not together.size:
+        return np.arange(together.shape[1])
+    _, columns = scipy.optimize.linear_sum_assignment(together, maximize=True)
+    return np.append(columns, np.setdiff1d(np.arange(together.shape[1]), columns))
+
+
 def _score(measure: Callable[[np.ndarray], float], true: Any, found: Any) -> float:
     """Measure the table of how many clients each pair of a true (row) and a found cluster (column) has."""
     first, second = _labels(true), _labels(found)

@@ -14,11 +14,12 @@ from torch import nn
 from rayfl.client import loop
 from rayfl.client.batches import batch_sizes, largest_batch
 from rayfl.client.bound import Bound, Partner
+from rayfl.client.layer_types import DENSE
 from rayfl.client.layers import is_plain
 from rayfl.client.objective import FeatureContrast, ParameterContrast
 from rayfl.client.task import CLASSIFICATION, Task
 from rayfl.client.trainee import Trainee
-from rayfl.client.vectorised import DENSE, GROUP, Group, train_together
+from rayfl.client.vectorised import GROUP, Group, train_together
 from rayfl.config import LocalConfig
 from rayfl.data import Dataset
 from rayfl.errors import InputError

@@ -17,23 +17,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from rayfl.client.layer_types import PLAIN
 from rayfl.models import FlatModel
 
 #: Rows start at multiples of so many numbers, 64 bytes.
 ALIGNED = 16
-
-_LAYERS = {
-    nn.Linear,
-    nn.Conv2d,
-    nn.BatchNorm2d,
-    nn.MaxPool2d,
-    nn.AvgPool2d,
-    nn.Flatten,
-    nn.Dropout,
-    nn.ReLU,
-    nn.LeakyReLU,
-    nn.Identity,
-}
 
 
 def is_plain(module: nn.Module) -> bool:
@@ -45,7 +33,7 @@ def is_plain(module: nn.Module) -> bool:
     False
     """
     return all(
-        type(layer) in _LAYERS
+        type(layer) in PLAIN
         and not (layer._forward_hooks or layer._forward_pre_hooks)
         and getattr(layer, "padding_mode", "zeros") == "zeros"
         and not getattr(layer, "return_indices", False)

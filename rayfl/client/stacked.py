@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.func import functional_call, vmap
 
+from rayfl.client.layer_types import VMAPPED
 from rayfl.client.layers import PlainLayers, is_plain
 from rayfl.client.passes import CHUNK
 from rayfl.client.task import CLASSIFICATION, Task
@@ -27,20 +28,6 @@ _PART = 128
 #: CPU's vectors badly, in groups they do it better. Milliseconds for 512 samples, one thread, 1 / 4 rows: digits_cnn
 #: 2.3 / 1.3, thesis_cifar10 25 / 19, thesis_fashion_mnist 41 / 36, fedac_cnn 205 / 209.
 _FOLDS = 4
-
-#: Layers of which `vmap` makes one product for many models, faster than one model after the other; with convolutions it
-#: loses. Where networks have others, and are not plain (see `layers`), the models are looped over.
-_DENSE = {
-    nn.Sequential,
-    nn.Flatten,
-    nn.Linear,
-    nn.BatchNorm1d,
-    nn.Dropout,
-    nn.Identity,
-    nn.ReLU,
-    nn.Tanh,
-    nn.Sigmoid,
-}
 
 
 def stacked_logits(model: FlatModel, stack: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
@@ -122,7 +109,7 @@ def _other_outputs(model: FlatModel, features: bool, stack: torch.Tensor, inputs
         output = functional_call(network, held, (part,), tie_weights=False)[0]
         return output.flatten(1) if features else output
 
-    if len(stack) > 1 and _is_dense(model.module):
+    if len(stack) > 1 and _can_be_mapped(model.module):
         return torch.cat([vmap(run, in_dims=(0, None))(stack, part) for part in parts], dim=1)
     outputs = []
     for vector in stack:
@@ -140,8 +127,8 @@ def _has_maps(module: nn.Module) -> bool:
     return any(isinstance(m, nn.Conv2d) for m in module.modules())
 
 
-def _is_dense(module: nn.Module) -> bool:
-    return all(type(m) in _DENSE for m in module.modules())
+def _can_be_mapped(module: nn.Module) -> bool:
+    return all(type(m) in VMAPPED for m in module.modules())
 
 
 @contextmanager

@@ -136,13 +136,18 @@ class _MappedRows:
     def read(self, row: int) -> np.ndarray:
         segment, begin = self._place(row)
         vector = np.frombuffer(segment, np.float32, self._bytes // 4, begin).copy()
-        segment.madvise(mmap.MADV_DONTNEED, begin, self._stride)
+        self._give_back(segment, begin)
         return vector
 
     def write(self, row: int, vector: np.ndarray) -> None:
         segment, begin = self._place(row)
         np.frombuffer(segment, np.float32, self._bytes // 4, begin)[:] = vector
-        segment.madvise(mmap.MADV_DONTNEED, begin, self._stride)  # the file keeps what was written
+        self._give_back(segment, begin)
+
+    def _give_back(self, segment: mmap.mmap, begin: int) -> None:
+        """Give a row's pages back; the file keeps what was written. Windows has no such call and does it by itself."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            segment.madvise(mmap.MADV_DONTNEED, begin, self._stride)
 
     def _place(self, row: int) -> tuple[mmap.mmap, int]:
         return self._segments[row // self._per_segment], row % self._per_segment * self._stride
@@ -151,7 +156,10 @@ class _MappedRows:
         length = self._per_segment * self._stride
         try:
             with tempfile.TemporaryFile(dir=self._folder) as file:
-                os.posix_fallocate(file.fileno(), 0, length)  # a full disk is told here, not by a fatal signal later
+                if hasattr(os, "posix_fallocate"):  # a full disk is told here, not by a fatal signal later
+                    os.posix_fallocate(file.fileno(), 0, length)
+                else:
+                    file.truncate(length)
                 return mmap.mmap(file.fileno(), length)
         except OSError as error:
             where = self._folder or tempfile.gettempdir()

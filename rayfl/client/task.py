@@ -17,7 +17,8 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from rayfl.client.passes import Combine
 from rayfl.errors import InputError, closest, shown
-from rayfl.own_code import import_module_of
+from rayfl.object_names import is_object_name
+from rayfl.own_code import imported
 
 #: What a sample's label is: the number of a class, or a number to be predicted.
 Targets = Literal["class", "number"]
@@ -135,29 +136,35 @@ TASKS: dict[str, type[Task]] = {"classification": Classification, "regression": 
 
 
 def find_task(name: str) -> Task:
-    """Return the task of this name, or of the class behind `package.module:Class`."""
-    kind = TASKS.get(name) if ":" not in name else _own_task(name)
-    if kind is None:
+    """Return the task of this name, of the class behind `package.module:Class`, or of a Python object's name."""
+    task = _own_task(name) if ":" in name else TASKS[name]() if name in TASKS else None
+    if task is None:
         raise InputError(
             f"task={shown(name)} is not allowed{closest(name, list(TASKS))}; allowed: {', '.join(TASKS)}, or"
             " package.module:Class"
         )
-    wrong = [metric for metric in kind.metrics if not metric.isidentifier() or metric in _TAKEN]
+    wrong = [metric for metric in task.metrics if not metric.isidentifier() or metric in _TAKEN]
     if wrong:
         raise InputError(
             f"task={name}: no metric can be called {', '.join(map(shown, wrong))}: use letters, digits and '_', and no"
             " name of another column of the tables"
         )
-    if kind.loss is Task.loss:
+    if type(task).loss is Task.loss:
         raise InputError(f"task={name} has no loss: write its method loss(outputs, labels), one number per sample")
-    if not kind.metrics:
+    if not task.metrics:
         raise InputError(f"task={name} has no metrics: give it at least one, such as metrics = {{'mse': mse}}")
-    return kind()
+    return task
 
 
-def _own_task(name: str) -> type[Task]:
-    module, attribute = import_module_of("task", name)
-    found = getattr(module, attribute, None)
+def _own_task(name: str) -> Task:
+    found = imported("task", name, "class", lambda value: inspect.isclass(value) and issubclass(value, Task))
+    if isinstance(found, Task) and is_object_name(name):
+        return found
     if not (inspect.isclass(found) and issubclass(found, Task)):
         raise InputError(f"task={name} is not a subclass of rayfl.Task: write one, see docs/extending.md")
-    return found
+    try:
+        return found()
+    except TypeError as error:
+        raise InputError(
+            f"task={name} takes arguments: pass an object of it from Python, as task=... ({error})"
+        ) from None

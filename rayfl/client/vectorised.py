@@ -17,6 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
 from rayfl.client.bound import BoundRows, rows_like
+from rayfl.client.layer_types import DENSE
 from rayfl.client.layers import PlainLayers, aligned, block_size, is_plain
 from rayfl.client.loop import clip
 from rayfl.client.optimisers import State, optimiser_of
@@ -32,11 +33,8 @@ Tensors = dict[str, torch.Tensor]
 #: order for another number of rows, on some CPUs; a client's bits would then depend on who else is trained beside it.
 GROUP = 8
 
-#: The most rows for networks of the layers below, where a step is mostly a matter of starting operations.
+#: The most rows for networks of DENSE layers, where a step is mostly a matter of starting operations.
 DENSE_GROUP = 32
-
-#: Layers that are products of matrices, one for each row, or exact.
-DENSE = {nn.Sequential, nn.Flatten, nn.Linear, nn.Dropout, nn.Identity, nn.ReLU, nn.LeakyReLU}
 
 
 def train_together(

@@ -23,6 +23,7 @@ from rayfl.client.store import ClientState, ClientStates
 from rayfl.client.task import find_task
 from rayfl.client.trainee import Trainee
 from rayfl.client.vectorised import train_together
+from rayfl.clustering import count_sketch
 from rayfl.config import Config
 from rayfl.data import Dataset, Partition
 from rayfl.errors import ClientError
@@ -98,7 +99,8 @@ class Worker:
         local = self._local
         lr = learning_rate(local, order.round)
         clients = [int(order.clients[at]) for at in places]
-        names = f"client {clients[0]}" if len(clients) == 1 else f"one of the clients {clients}"
+        names = ", ".join(map(self.partition.label_of, clients))
+        names = f"client {names}" if len(clients) == 1 else f"one of the clients {names}"
         with told_as(ClientError, f"{names} failed in round {order.round}"):
             whole: dict[int, torch.Tensor] = {}  # stacks of which clients get all models: one copy for all of them
             each = zip(places, clients, strict=True)
@@ -147,6 +149,12 @@ class Worker:
         """Return a piece of each client's model, stacked."""
         return np.stack([self.model_of(slot, c)[where] for c in clients.tolist()])
 
+    def sketches(self, _: Any, slot: str, clients: np.ndarray, size: int) -> np.ndarray:
+        """Return a sketch of how each client's model differs from the initial one (n, size)."""
+        parameters = slice(0, self.layout.parameters)
+        initial = self.initial[parameters]
+        return np.stack([count_sketch(self.model_of(slot, c)[parameters] - initial, size) for c in clients.tolist()])
+
     def map(self, arrays: Sequence[Any], order: MapOrder) -> tuple[list[tuple[np.ndarray, ...]], dict[str, list[int]]]:
         """Run a function on clients; return each one's results, and who has kept what. See Federation.map."""
         clients = [Client(self, number, order.round, order.stream) for number in order.clients.tolist()]
@@ -158,7 +166,10 @@ class Worker:
             results = []
             for at, client in enumerate(clients):
                 given = [_row(*pair, at) for pair in zip(arrays, order.rows, strict=True)]
-                with told_as(ClientError, f"client {client.number} failed in round {order.round}, in {order.name}"):
+                with told_as(
+                    ClientError,
+                    f"client {self.partition.label_of(client.number)} failed in round {order.round}, in {order.name}",
+                ):
                     results.append(tuple(np.array(each) for each in _several(order.function(client, *given))))
         kept: dict[str, list[int]] = {}
         for client in clients:

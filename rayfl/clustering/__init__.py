@@ -39,6 +39,7 @@ from rayfl.clustering.similarity import (
     unit,
     update_cosine_distances,
 )
+from rayfl.clustering.sketching import count_sketch
 
 __all__ = [
     "NO_CLUSTER",
@@ -55,6 +56,7 @@ __all__ = [
     "cosine",
     "cosine_by_distances",
     "cosine_distances",
+    "count_sketch",
     "dbscan",
     "edc",
     "fit_low_rank",

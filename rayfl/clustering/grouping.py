@@ -9,7 +9,8 @@ import scipy
 from numpy.typing import NDArray
 
 from rayfl.clustering.cluster_number import Labels, _in_order_of_first
-from rayfl.clustering.similarity import BLOCK, Floats, Weights
+from rayfl.clustering.gram import Floats, column_blocks, gram_matrix, principal_directions
+from rayfl.clustering.similarity import Weights
 
 _LINKAGES = ("average", "complete", "single")  # the ones that make sense for any distance
 
@@ -119,17 +120,11 @@ def edc(updates: Floats | Weights, directions: int) -> Floats:
     """
     if directions < 1:
         raise ValueError(f"directions is {directions}; it must be at least 1")
-    gram = np.zeros((len(updates), len(updates)))
-    for column in range(0, updates.shape[1], BLOCK):
-        block = updates[:, column : column + BLOCK].astype(np.float64)
-        gram += block @ block.T
-    strengths, turn = np.linalg.eigh(gram)
-    # What float32 cannot tell from zero is rounding, not a direction.
-    keep = np.flatnonzero(strengths > 1e-10 * strengths.max(initial=0.0))[::-1][:directions]
-    turn = turn[:, keep]
-    turn = turn * np.sign(turn[np.abs(turn).argmax(axis=0), np.arange(len(keep))])
+    parts = column_blocks(updates.shape[1])
+    gram = gram_matrix((updates[:, part].astype(np.float64) for part in parts), len(updates))
+    strengths, turn = principal_directions(gram, 0.0, directions)
     lengths = np.sqrt(np.diag(gram))[:, None]
-    return np.clip(turn * np.sqrt(strengths[keep]) / np.where(lengths > 0, lengths, 1.0), -1.0, 1.0)
+    return np.clip(turn * np.sqrt(strengths) / np.where(lengths > 0, lengths, 1.0), -1.0, 1.0)
 
 
 def _connected(edges: NDArray[np.bool_]) -> Labels:

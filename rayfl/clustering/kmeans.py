@@ -4,14 +4,17 @@ Lloyd's steps are our own: scikit-learn moves an empty cluster to a far point an
 points, so numbers would change their meaning from round to round.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
 from rayfl.clustering.cluster_number import Labels, match_labels
-from rayfl.clustering.similarity import BLOCK, Floats, Weights
+from rayfl.clustering.gram import Floats, column_blocks, gram_matrix
+from rayfl.clustering.similarity import Weights
 
-_ROWS = 512  # with BLOCK columns, 64 MB as float64
+_ROWS = 512  # with a block of columns, 64 MB as float64
 _MOST_ROWS = 1500  # beyond, the eigenvectors of the Gram matrix take longer than they save
 _TIE = 1e-9  # relative; by less, two inertias are the same up to rounding
 
@@ -128,15 +131,17 @@ def _coordinates(
     rows, dim = len(points) + (0 if start is None else len(start)), points.shape[1]
     if rows >= dim or rows > _MOST_ROWS:
         return points, start
-    gram = np.zeros((rows, rows))
-    for column in range(0, dim, BLOCK):
-        part = slice(column, column + BLOCK)
-        block = points[:, part].astype(np.float64)
-        mean = block.mean(axis=0)
-        if start is not None:
-            block = np.vstack([block, start[:, part]])
-        block -= mean
-        gram += block @ block.T
+
+    def centred() -> Iterator[Floats]:
+        for part in column_blocks(dim):
+            block = points[:, part].astype(np.float64)
+            mean = block.mean(axis=0)
+            if start is not None:
+                block = np.vstack([block, start[:, part]])
+            block -= mean
+            yield block
+
+    gram = gram_matrix(centred(), rows)
     if not np.isfinite(gram).all():
         return points, start
     strengths, turn = np.linalg.eigh(gram)
@@ -170,8 +175,7 @@ def nearest(points: Floats | Weights, centres: Floats | Weights) -> Labels:
 def _squared_distances(points: Floats | Weights, centres: Floats | Weights) -> Floats:
     # By differences: |x|^2 - 2xc + |c|^2 would cancel, as models of one federation lie close together far from zero.
     distances = np.zeros((len(points), len(centres)))
-    for column in range(0, points.shape[1], BLOCK):
-        part = slice(column, column + BLOCK)
+    for part in column_blocks(points.shape[1]):
         for row in range(0, len(points), _ROWS):
             rows = slice(row, row + _ROWS)
             distances[rows] += scipy.spatial.distance.cdist(points[rows, part], centres[:, part], "sqeuclidean")
@@ -184,8 +188,7 @@ def _means(points: Floats | Weights, masses: Floats, assignment: Labels, centres
     alive = np.flatnonzero(totals)
     shares = np.where(assignment == alive[:, None], masses, 0.0) / totals[alive, None]
     means = centres.copy()
-    for column in range(0, points.shape[1], BLOCK):
-        part = slice(column, column + BLOCK)
+    for part in column_blocks(points.shape[1]):
         means[alive, part] = sum(
             shares[:, row : row + _ROWS] @ points[row : row + _ROWS, part].astype(np.float64)
             for row in range(0, len(points), _ROWS)

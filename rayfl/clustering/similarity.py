@@ -12,10 +12,8 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-# 16,384 columns of 50 components are 3 MB: they stay in cache while every vector is projected.
-BLOCK = 16384
+from rayfl.clustering.gram import BLOCK, Floats, column_blocks, gram_matrix, principal_directions
 
-Floats = NDArray[np.float64]
 Weights = NDArray[np.float32]
 
 
@@ -45,24 +43,24 @@ def fit_low_rank(vectors: Weights, components: int) -> LowRankMap:
     if components < 1:
         raise ValueError(f"components is {components}; a sketch needs at least 1")
     mean = np.empty(dim, np.float32)
-    gram = np.zeros((rows, rows))
     energy = 0.0
-    for part in _blocks(dim):
-        block = vectors[:, part].astype(np.float64)
-        energy += float(np.vdot(block, block))
-        mean[part] = block.mean(axis=0)
-        block -= mean[part]
-        gram += block @ block.T
-    strengths, loadings = np.linalg.eigh(gram)
-    # What float32 cannot tell from zero is rounding, not a direction.
-    floor = max(np.finfo(np.float32).eps ** 2 * energy, 1e-10 * strengths[-1])
-    keep = np.flatnonzero(strengths > floor)[::-1][: min(components, rows - 1)]
-    turn = loadings[:, keep]
-    turn = turn * np.sign(turn[np.abs(turn).argmax(axis=0), np.arange(len(keep))])
+
+    def centred() -> Iterator[Floats]:
+        nonlocal energy
+        for part in column_blocks(dim):
+            block = vectors[:, part].astype(np.float64)
+            energy += float(np.vdot(block, block))
+            mean[part] = block.mean(axis=0)
+            block -= mean[part]
+            yield block
+
+    gram = gram_matrix(centred(), rows)
+    floor = float(np.finfo(np.float32).eps ** 2 * energy)
+    strengths, turn = principal_directions(gram, floor, min(components, rows - 1))
     # Only the Gram matrix, whose small eigenvalues are differences of large sums, needs float64.
-    turn = (turn / np.sqrt(strengths[keep])).T.astype(np.float32)
-    matrix = np.empty((len(keep), dim), np.float32)
-    for part in _blocks(dim):
+    turn = (turn / np.sqrt(strengths)).T.astype(np.float32)
+    matrix = np.empty((len(strengths), dim), np.float32)
+    for part in column_blocks(dim):
         matrix[:, part] = turn @ (vectors[:, part] - mean[part])
     return LowRankMap(mean, matrix)
 
@@ -89,7 +87,7 @@ def project_all(fitted: LowRankMap, vectors: Sequence[Weights], origin: Weights)
     # In buffers of fixed alignment, since a BLAS may take another path for another one.
     matrix = _aligned(len(fitted.components), BLOCK)
     difference = _aligned(1, BLOCK)[0]
-    for part in _blocks(len(origin)):
+    for part in column_blocks(len(origin)):
         width = part.stop - part.start
         matrix[:, :width] = fitted.components[:, part]
         for sketch, vector in zip(sketches, vectors, strict=True):
@@ -137,7 +135,7 @@ def squared_distances(vectors: Weights, others: Weights | None = None) -> Floats
     [[9.0], [16.0]]
     """
     distances = np.zeros((len(vectors), len(vectors if others is None else others)))
-    for part in _blocks(vectors.shape[1]):
+    for part in column_blocks(vectors.shape[1]):
         block = vectors[:, part].astype(np.float64)
         if others is None:
             distances += l2_distances(block, squared=True)
@@ -154,11 +152,8 @@ def update_cosine_distances(vectors: Weights, origin: Weights) -> Floats:
     >>> update_cosine_distances(np.float32([[5, 1], [9, 1], [5, 9]]), np.float32([4, 1])).round(6).tolist()[0]
     [0.0, 0.0, 0.875965]
     """
-    gram = np.zeros((len(vectors), len(vectors)))
-    for part in _blocks(vectors.shape[1]):
-        block = vectors[:, part].astype(np.float64)
-        block -= origin[part]
-        gram += block @ block.T
+    parts = column_blocks(vectors.shape[1])
+    gram = gram_matrix((vectors[:, part].astype(np.float64) - origin[part] for part in parts), len(vectors))
     lengths = np.sqrt(np.diag(gram))
     products = lengths[:, None] * lengths
     distances = 1.0 - np.clip(np.divide(gram, products, out=np.zeros_like(gram), where=products > 0), -1.0, 1.0)
@@ -189,7 +184,3 @@ def _aligned(rows: int, columns: int) -> Weights:
     raw = np.empty(rows * columns + 16, np.float32)
     start = -raw.ctypes.data % 64 // raw.itemsize
     return raw[start : start + rows * columns].reshape(rows, columns)
-
-
-def _blocks(dim: int) -> Iterator[slice]:
-    return (slice(start, min(start + BLOCK, dim)) for start in range(0, dim, BLOCK))

@@ -8,7 +8,7 @@ from rayfl.config.method import MethodConfig, ModelConfig
 from rayfl.config.partition import ALPHAS, MOST_COPIES, PARTITIONS, PartitionConfig
 from rayfl.config.placement import ModelsToSave, OutputConfig, RayConfig, StateConfig, Training
 from rayfl.config.schema import Config
-from rayfl.config.section import MOST, Section
+from rayfl.config.section import MOST, Section, dotted_keys
 
 __all__ = [
     "ALPHAS",
@@ -33,6 +33,7 @@ __all__ = [
     "Training",
     "data_config",
     "describe_errors",
+    "dotted_keys",
     "load_config",
     "parsed_overrides",
     "partition_config",

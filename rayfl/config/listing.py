@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -60,5 +60,8 @@ def _default(field: FieldInfo) -> Any:
 
 
 def _section(annotation: Any) -> type[BaseModel] | None:
+    """Return the section that a key holds; a list of sections is a value."""
+    if get_origin(annotation) is list:
+        return None
     kinds = [annotation, *get_args(annotation)]
     return next((k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)), None)

@@ -10,6 +10,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from rayfl.config.data import TABLE_HINT, TABLES, AnyData, DataConfig
+from rayfl.config.listing import listed
 from rayfl.config.method import MethodConfig
 from rayfl.config.partition import AnyPartition, PartitionConfig
 from rayfl.config.schema import Config
@@ -27,6 +28,21 @@ def load_config(
     >>> load_config({"rounds": 5}, ["method.name=fedavg", "seed=3"]).method.name
     'fedavg'
     """
+    tree = config_tree(given, overrides)
+    if "sweep" in tree:
+        file = shown(str(given)) if isinstance(given, str | Path) else "it"
+        raise InputError(f"a config with a sweep section is a grid of runs: carry {file} out with 'rayfl sweep'")
+    try:
+        return Config.model_validate(tree)
+    except ValidationError as error:
+        raise InputError(*[_line(e) for e in error.errors()]) from None
+
+
+def config_tree(
+    given: str | Path | Mapping[str, Any] | Config | None = None,
+    overrides: Sequence[str] | Mapping[str, Any] = (),
+) -> dict[str, Any]:
+    """Return the keys of a config with overrides on top, as `load_config` takes them, not yet checked."""
     tree = _tree(given)
     filed = {name: dict(tree[name]) for name in ("method", *_UNIONS) if isinstance(tree.get(name), dict)}
     for key, value in parsed_overrides(overrides):
@@ -35,10 +51,7 @@ def load_config(
     for name in _UNIONS:
         _leave_out_keys_of_the_former(tree, name, filed.get(name, {}))
     _inherit_options_of_the_former(tree, filed.get("method", {}))
-    try:
-        return Config.model_validate(tree)
-    except ValidationError as error:
-        raise InputError(*[_line(e) for e in error.errors()]) from None
+    return tree
 
 
 def partition_config(**keys: Any) -> PartitionConfig:
@@ -102,9 +115,14 @@ def parsed_overrides(overrides: Sequence[str] | Mapping[str, Any]) -> list[tuple
     return list(overrides.items()) if isinstance(overrides, Mapping) else [_parse_override(o) for o in overrides]
 
 
-def describe_errors(error: ValidationError, prefix: str, model: type[BaseModel]) -> list[str]:
-    """Turn the faults of one section, checked on its own, into lines whose keys start with `prefix`."""
-    return [_line(e, (prefix,), model) for e in error.errors()]
+def describe_errors(
+    error: ValidationError, prefix: str, model: type[BaseModel], others: Sequence[str] = ()
+) -> list[str]:
+    """Turn the faults of one section, checked on its own, into lines whose keys start with `prefix`.
+
+    `others` are keys that the section has besides those of the model.
+    """
+    return [_line(e, (prefix,), model, others) for e in error.errors()]
 
 
 def _tree(given: str | Path | Mapping[str, Any] | Config | None) -> dict[str, Any]:
@@ -203,7 +221,9 @@ def _place(root: type[BaseModel], loc: Sequence[str | int]) -> _Place:
     return _Place(keys, section, union)
 
 
-def _line(error: ErrorDetails, prefix: tuple[str, ...] = (), root: type[BaseModel] = Config) -> str:
+def _line(
+    error: ErrorDetails, prefix: tuple[str, ...] = (), root: type[BaseModel] = Config, others: Sequence[str] = ()
+) -> str:
     if error["type"] == "value_error":  # our own validators say everything themselves
         return str(error["ctx"]["error"])
     place = _place(root, error["loc"])
@@ -213,6 +233,7 @@ def _line(error: ErrorDetails, prefix: tuple[str, ...] = (), root: type[BaseMode
         return _unknown_member(key, value, root.model_fields[str(place.keys[-1])].annotation)
     if error["type"] == "extra_forbidden":
         last, allowed = str(place.keys[-1]), sorted(place.section.model_fields) if place.section else []
+        allowed = [*(others if len(place.keys) == 1 else ()), *allowed]
         if place.union is not None:
             of, union, name = place.union
             users = [n for n, section in members(union).items() if last in section.model_fields and ":" not in n]
@@ -222,7 +243,9 @@ def _line(error: ErrorDetails, prefix: tuple[str, ...] = (), root: type[BaseMode
                     f"{key}={shown(value)} is not used by {which}={name} (only by {', '.join(users)}): remove it, or"
                     f" change {which}"
                 )
-        return f"{key}={shown(value)}: there is no key '{last}'{closest(last, allowed)}; allowed: {', '.join(allowed)}"
+        hint = _inside_a_section(last) if place.section is Config else ""
+        hint = hint or closest(last, allowed)
+        return f"{key}={shown(value)}: there is no key '{last}'{hint}; allowed: {', '.join(allowed)}"
     if error["type"] == "literal_error":
         names = [k for k in place.keys if isinstance(k, str)]  # without the position in a list
         field = place.section.model_fields.get(names[-1]) if place.section else None
@@ -234,6 +257,12 @@ def _line(error: ErrorDetails, prefix: tuple[str, ...] = (), root: type[BaseMode
     return f"{key}={shown(value)}: {error['msg'][0].lower()}{error['msg'][1:]}"
 
 
+def _inside_a_section(name: str) -> str:
+    """Return a hint where a key that a section has was given without the section: `lr` for `local.lr`."""
+    inside = [key.name for key in listed() if key.name.count(".") == 1 and key.name.endswith(f".{name}")]
+    return f" (did you mean {' or '.join(map(repr, inside))}?)" if inside else ""
+
+
 def _unknown_member(key: str, given: Any, union: Any) -> str:
     """Say which kinds or sources there are."""
     which = union_key(union)
@@ -242,10 +271,9 @@ def _unknown_member(key: str, given: Any, union: Any) -> str:
     value = given.get(which)
     allowed = [name for name in members(union) if name != "python"]
     hint = closest(value, allowed) if isinstance(value, str) else ""
-    end = f"; allowed: {', '.join(allowed[:-1])}, or {allowed[-1]}"
     if key == "data" and isinstance(value, str) and value.lower().lstrip(".") in TABLES:
-        hint, end = f": {TABLE_HINT}", end
-    return f"{key}.{which}={shown(value)} is not allowed{hint}{end}"
+        hint = f": {TABLE_HINT}"
+    return f"{key}.{which}={shown(value)} is not allowed{hint}; allowed: {', '.join(allowed[:-1])}, or {allowed[-1]}"
 
 
 _TYPE_TAGS = ("float", "int", "str", "bool", "list[int]")

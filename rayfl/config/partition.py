@@ -39,6 +39,14 @@ class PartitionConfig(Section):
         "for methods that need them (fedtsdp) test, or 0.1 where there is no such split or partition.test=official",
     )
 
+    seed: int | None = Field(
+        None,
+        ge=0,
+        le=2**63 - 1,
+        description="of who gets which samples, and of data.limit; default: the run's seed. Set it, and seed changes "
+        "only the training",
+    )
+
     #: How many clients there are if nobody says; None: as many as the data have.
     default_clients: ClassVar[int | None] = 20
 

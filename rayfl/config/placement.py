@@ -97,6 +97,13 @@ class OutputConfig(Section):
         description="models saved after the last round: none, shared (cluster centres, the global model), or all"
         " (each client's own too)",
     )
+    sketches: int = Field(
+        0,
+        ge=0,
+        le=4096,
+        description="numbers per client and round that stand for the model it trained, in the table sketches/, for"
+        " figures of who is near whom; 0 for none",
+    )
 
 
 Training = Literal["auto", "loop", "vectorised"]

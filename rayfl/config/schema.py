@@ -71,6 +71,11 @@ class Config(Section):
             )
         return self
 
+    @property
+    def partition_seed(self) -> int:
+        """The seed of who gets which samples: partition.seed, else that of the run."""
+        return self.seed if self.partition.seed is None else self.partition.seed
+
     def cohort_size(self, clients: int) -> int:
         """How many of `clients` take part in a round: at least one."""
         if self.participation.count is not None:

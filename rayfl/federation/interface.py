@@ -352,6 +352,18 @@ class Federation(ABC):
                 scores[:, clients] = values
             return dict(zip(names, scores, strict=True))
 
+    def sketches(self, clients: np.ndarray, size: int, slot: str = MODEL) -> np.ndarray:
+        """Return `size` numbers per client that stand for how its latest model differs from the initial one.
+
+        Like `evaluate`, this is the simulation looking on, and not counted.
+        """
+        shares = self._places.split_by_place(clients, slot)
+        answers = self._ask("sketches", {w: (slot, clients[at], size) for w, at in shares.items()})
+        found = np.empty((len(clients), size))
+        for worker, at in shares.items():
+            found[at] = answers[worker]
+        return found
+
     # -- checkpoints ------------------------------------------------------------------------------------------
 
     def state(self) -> FederationState:

@@ -64,7 +64,7 @@ def find_method(name: str) -> type[Method]:
         return METHODS[name]
     found = imported("method.name", name, "class", lambda value: inspect.isclass(value) and issubclass(value, Method))
     if not (isinstance(found, type) and issubclass(found, Method)):
-        raise InputError(f"method.name={name} is not a subclass of rayfl.methods.method.Method")
+        raise InputError(f"method.name={name} is not a subclass of rayfl.Method: make it one")
     if inspect.isabstract(found):
         missing = ", ".join(sorted(found.__abstractmethods__))
         raise InputError(f"method.name={name} is abstract: write its {missing}, or name a subclass that has them")
@@ -77,7 +77,7 @@ def method_options(config: MethodConfig) -> MethodOptions:
     try:
         return options.model_validate(config.options_among(options.model_fields))
     except ValidationError as error:
-        raise InputError(*describe_errors(error, "method", options)) from None
+        raise InputError(*describe_errors(error, "method", options, others=["name"])) from None
 
 
 def settled_options(config: MethodConfig, rounds: int) -> MethodOptions:

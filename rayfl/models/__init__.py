@@ -1,4 +1,4 @@
-"""Networks: the zoo and import paths (`zoo`), their weights as one flat vector (`flat`), its parts (`layout`).
+"""Networks: by name (`zoo`), users' own (`own`), their weights as one flat vector (`flat`), its parts (`layout`).
 
 Training them is in `rayfl.client`; what travels between clients and server is decided in `rayfl.methods`.
 """

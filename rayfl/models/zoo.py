@@ -1,6 +1,7 @@
-"""The networks by name, and a user's own by import path; built for the data at hand, initialised by the seed.
+"""The networks by name, built for the data at hand and initialised by the seed.
 
-Which part of a network is its head, and how its weights become a vector, is in `flat`. Nothing here trains.
+The networks themselves are in `networks` and `residual`, a user's own in `own`. Which part of a network is its head,
+and how its weights become a vector, is in `flat`. Nothing here trains.
 """
 
 import inspect
@@ -11,15 +12,22 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch.nn.parameter import is_lazy
 
 from rayfl.config import ModelConfig
 from rayfl.errors import InputError, closest, shown
-from rayfl.models.outside import Outside
-from rayfl.own_code import imported, reason
+from rayfl.models.blocks import Shape
+from rayfl.models.networks import (
+    char_lstm,
+    digits_cnn,
+    fedac_cnn,
+    fedtsdp_cnn,
+    mlp,
+    thesis_batch_norm,
+    thesis_three_dense,
+)
+from rayfl.models.own import build_own
+from rayfl.models.residual import resnet9, resnet18
 from rayfl.randomness import Purpose, global_generators_kept, seed_globals, torch_seed
-
-Shape = tuple[int, ...]
 
 #: The most that model.options may ask of a network of the zoo; what fits into memory is checked by `prepare`.
 _MOST_WIDTH = 1_000_000
@@ -48,241 +56,8 @@ def build_model(
         # Not torch.manual_seed: it would reseed the GPUs too, and they would not be put back.
         seed_globals(torch_seed(seed, Purpose.MODEL, index))
         if ":" in config.name:
-            return _build_imported(config, input_shape, classes, vocabulary)
+            return build_own(config, input_shape, classes, vocabulary, index)
         return _build_from_zoo(config, input_shape, classes, vocabulary)
-
-
-# --- the networks ---------------------------------------------------------------
-#
-# A network is a function of the input's shape and the number of classes; its keyword arguments are what
-# model.options can change. The last fully connected layer is called `head` in all of them.
-
-
-def digits_cnn(input_shape: Shape, classes: int, *, channels: int = 16) -> nn.Module:
-    """Two small convolutions, for scikit-learn's 8 x 8 digits: about 6,000 parameters."""
-    body = _sequence(
-        conv1=nn.Conv2d(input_shape[0], channels, 3, padding=1),
-        relu1=nn.ReLU(),
-        pool1=nn.MaxPool2d(2),
-        conv2=nn.Conv2d(channels, 2 * channels, 3, padding=1),
-        relu2=nn.ReLU(),
-        pool2=nn.MaxPool2d(2),
-        flatten=nn.Flatten(),
-    )
-    return _with_head(body, input_shape, classes)
-
-
-def mlp(input_shape: Shape, classes: int, *, hidden: int = 200) -> nn.Module:
-    """One hidden layer."""
-    return _with_dense(_sequence(flatten=nn.Flatten()), input_shape, [hidden], classes)
-
-
-def thesis_batch_norm(input_shape: Shape, classes: int) -> nn.Module:
-    """Tables A.1 (Fashion-MNIST) and A.4 (TissueMNIST) of the thesis.
-
-    A.1 prints 16 channels for the second batch norm, after a convolution with 32: 32 is meant. A.4 leaves out
-    the padding of the convolutions, but gives the classifier 7*7*32 inputs, which takes padding 2, as in A.1.
-    """
-    body = _sequence(
-        conv1=nn.Conv2d(input_shape[0], 16, 5, padding=2),
-        norm1=nn.BatchNorm2d(16),
-        relu1=nn.ReLU(),
-        pool1=nn.MaxPool2d(2),
-        conv2=nn.Conv2d(16, 32, 5, padding=2),
-        norm2=nn.BatchNorm2d(32),
-        relu2=nn.ReLU(),
-        pool2=nn.MaxPool2d(2),
-        flatten=nn.Flatten(),
-    )
-    return _with_head(body, input_shape, classes)
-
-
-def thesis_three_dense(input_shape: Shape, classes: int) -> nn.Module:
-    """Tables A.2 (CIFAR-10) and A.3 (PathMNIST) of the thesis.
-
-    Both print 400 inputs of the first dense layer: right for 32 x 32 images, PathMNIST's 28 x 28 give 256.
-    """
-    body = _sequence(
-        conv1=nn.Conv2d(input_shape[0], 6, 5),
-        relu1=nn.ReLU(),
-        pool1=nn.MaxPool2d(2),
-        conv2=nn.Conv2d(6, 16, 5),
-        relu2=nn.ReLU(),
-        pool2=nn.MaxPool2d(2),
-        flatten=nn.Flatten(),
-    )
-    return _with_dense(body, input_shape, [120, 84], classes)
-
-
-def fedac_cnn(input_shape: Shape, classes: int) -> nn.Module:
-    """FedAC's network, section 5.1: two convolutions, three dense layers.
-
-    The paper gives no widths, only "over 4,700,000" weights in all; these widths have 4,778,954 on CIFAR-10.
-    """
-    body = _sequence(
-        conv1=nn.Conv2d(input_shape[0], 32, 5, padding=2),
-        relu1=nn.ReLU(),
-        pool1=nn.MaxPool2d(2),
-        conv2=nn.Conv2d(32, 64, 5, padding=2),
-        relu2=nn.ReLU(),
-        pool2=nn.MaxPool2d(2),
-        flatten=nn.Flatten(),
-    )
-    return _with_dense(body, input_shape, [1024, 512], classes)
-
-
-def fedtsdp_cnn(
-    input_shape: Shape, classes: int, *, hidden: int = 512, dropout1: float = 0.25, dropout2: float = 0.5
-) -> nn.Module:
-    """FedTSDP's CNN, section 4.1; the paper says nothing of padding (none) and pooling (one)."""
-    body = _sequence(
-        conv1=nn.Conv2d(input_shape[0], 32, 3),
-        relu1=nn.ReLU(),
-        conv2=nn.Conv2d(32, 64, 3),
-        relu2=nn.ReLU(),
-        pool=nn.MaxPool2d(2),
-        dropout1=nn.Dropout(dropout1),
-        flatten=nn.Flatten(),
-    )
-    body.add_module("dense1", nn.Linear(_width(body, input_shape), hidden))
-    body.add_module("relu3", nn.ReLU())
-    body.add_module("dropout2", nn.Dropout(dropout2))
-    return _with_head(body, input_shape, classes)
-
-
-def resnet9(input_shape: Shape, classes: int, *, width: int = 64) -> nn.Module:
-    """David Page's ResNet for fast CIFAR-10 training, without its scaling of the logits by 1/8."""
-    body = _sequence(
-        stem=_convolution(input_shape[0], width),
-        stage1=_sequence(
-            convolution=_convolution(width, 2 * width, pool=True),
-            residual=Residual(
-                _sequence(first=_convolution(2 * width, 2 * width), second=_convolution(2 * width, 2 * width))
-            ),
-        ),
-        stage2=_convolution(2 * width, 4 * width, pool=True),
-        stage3=_sequence(
-            convolution=_convolution(4 * width, 8 * width, pool=True),
-            residual=Residual(
-                _sequence(first=_convolution(8 * width, 8 * width), second=_convolution(8 * width, 8 * width))
-            ),
-        ),
-        pool=nn.AdaptiveMaxPool2d(1),
-        flatten=nn.Flatten(),
-    )
-    return _with_head(body, input_shape, classes)
-
-
-def resnet18(input_shape: Shape, classes: int, *, width: int = 64) -> nn.Module:
-    """ResNet-18 for small images: a 3 x 3 stem without max pooling, then four stages of two basic blocks."""
-    stages = {
-        f"stage{i + 1}": _sequence(
-            block1=_basic_block(width * 2 ** max(i - 1, 0), width * 2**i, stride=1 if i == 0 else 2),
-            block2=_basic_block(width * 2**i, width * 2**i, stride=1),
-        )
-        for i in range(4)
-    }
-    body = _sequence(
-        stem=_convolution(input_shape[0], width),
-        **stages,
-        pool=nn.AdaptiveAvgPool2d(1),
-        flatten=nn.Flatten(),
-    )
-    return _with_head(body, input_shape, classes)
-
-
-class CharLSTM(nn.Module):
-    """Characters embedded, two LSTM layers, and a dense layer on the last state that says what comes next."""
-
-    def __init__(self, vocabulary: int, classes: int, embedding: int, hidden: int, layers: int) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(vocabulary, embedding)
-        self.lstm = nn.LSTM(embedding, hidden, num_layers=layers, batch_first=True)
-        self.head = nn.Linear(hidden, classes)
-
-    def forward(self, characters: torch.Tensor) -> torch.Tensor:
-        """Logits of the next character: (batch, window) whole numbers in, (batch, classes) out."""
-        states, _ = self.lstm(self.embedding(characters))
-        return self.head(states[:, -1])
-
-
-def char_lstm(vocabulary: int, classes: int, *, embedding: int = 8, hidden: int = 256, layers: int = 2) -> nn.Module:
-    """Two-layer LSTM over characters."""
-    return CharLSTM(vocabulary, classes, embedding, hidden, layers)
-
-
-class Residual(nn.Module):
-    """A branch beside a shortcut: activation(shortcut(x) + branch(x)); by default the branch added to x."""
-
-    def __init__(
-        self, branch: nn.Module, shortcut: nn.Module | None = None, activation: nn.Module | None = None
-    ) -> None:
-        super().__init__()
-        self.branch = branch
-        self.shortcut = shortcut or nn.Identity()
-        self.activation = activation or nn.Identity()
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Add the two ways."""
-        return self.activation(self.shortcut(inputs) + self.branch(inputs))
-
-
-def _convolution(channels_in: int, channels_out: int, pool: bool = False) -> nn.Sequential:
-    block = _sequence(
-        conv=nn.Conv2d(channels_in, channels_out, 3, padding=1, bias=False),
-        norm=nn.BatchNorm2d(channels_out),
-        relu=nn.ReLU(),
-    )
-    if pool:
-        block.add_module("pool", nn.MaxPool2d(2))
-    return block
-
-
-def _basic_block(channels_in: int, channels_out: int, stride: int) -> nn.Module:
-    branch = _sequence(
-        conv1=nn.Conv2d(channels_in, channels_out, 3, stride, padding=1, bias=False),
-        norm1=nn.BatchNorm2d(channels_out),
-        relu=nn.ReLU(),
-        conv2=nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False),
-        norm2=nn.BatchNorm2d(channels_out),
-    )
-    shortcut = None
-    if stride != 1 or channels_in != channels_out:
-        shortcut = _sequence(
-            conv=nn.Conv2d(channels_in, channels_out, 1, stride, bias=False),
-            norm=nn.BatchNorm2d(channels_out),
-        )
-    return Residual(branch, shortcut, nn.ReLU())
-
-
-def _sequence(**modules: nn.Module) -> nn.Sequential:
-    sequence = nn.Sequential()
-    for name, module in modules.items():
-        sequence.add_module(name, module)
-    return sequence
-
-
-def _with_dense(body: nn.Sequential, input_shape: Shape, hidden: list[int], classes: int) -> nn.Module:
-    for i, units in enumerate(hidden, start=1):
-        body.add_module(f"dense{i}", nn.Linear(_width(body, input_shape), units))
-        body.add_module(f"dense_relu{i}", nn.ReLU())
-    return _with_head(body, input_shape, classes)
-
-
-def _with_head(body: nn.Sequential, input_shape: Shape, classes: int) -> nn.Module:
-    body.add_module("head", nn.Linear(_width(body, input_shape), classes))
-    return body
-
-
-def _width(body: nn.Module, input_shape: Shape) -> int:
-    """How many numbers per sample come out of `body`, by trying it."""
-    with torch.no_grad():
-        width = body.eval()(torch.zeros(1, *input_shape)).shape[1]
-    body.train()
-    return int(width)
-
-
-# --- choosing and checking ------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -396,67 +171,3 @@ def _check_options(name: str, given: Mapping[str, Any], allowed: Mapping[str, in
             expected = f"a whole number, at least 1 and at most {most}"
         if not good:
             raise InputError(f"model.options.{key}={shown(value)} must be {expected}, such as {allowed[key]}")
-
-
-def _build_imported(config: ModelConfig, input_shape: Shape, classes: int, vocabulary: int | None) -> nn.Module:
-    make = _import(config.name)
-    known = {"input_shape": input_shape, "classes": classes, "vocabulary": vocabulary}
-    try:
-        signature = inspect.signature(make)
-    except ValueError:  # classes written in C may have none
-        signature = inspect.Signature()
-    arguments = {k: v for k, v in known.items() if k in signature.parameters} | config.options
-    try:
-        signature.bind(**arguments)
-    except TypeError as error:
-        raise InputError(
-            f"model.options={shown(config.options)} do not fit model.name={config.name}: {error};"
-            f" its arguments are {signature}"
-        ) from None
-    try:
-        module = make(**arguments)
-    except (Exception, SystemExit) as error:
-        raise InputError(
-            f"model.name={config.name} with model.options={shown(config.options)} cannot be built: {reason(error)}"
-        ) from error
-    if not isinstance(module, nn.Module):
-        raise InputError(
-            f"model.name={config.name} gives a {type(module).__name__}: name a subclass of torch.nn.Module"
-        )
-    _try_out(module, config.name, input_shape, classes, vocabulary)
-    return module
-
-
-def _import(path: str) -> Callable[..., Any]:
-    found: Any = imported("model.name", path, "class", lambda v: inspect.isclass(v) and issubclass(v, nn.Module))
-    if not callable(found):
-        raise InputError(f"model.name={path} is a {type(found).__name__}: name a subclass of torch.nn.Module")
-    return found
-
-
-def _try_out(module: nn.Module, name: str, input_shape: Shape, classes: int, vocabulary: int | None) -> None:
-    """Run a batch of zeros through: tells a wrong output before the first round, and settles lazy modules."""
-    kind = torch.long if vocabulary is not None else torch.float32
-    batch = torch.zeros(3, *input_shape, dtype=kind)
-    training = module.training
-    lazy = any(is_lazy(tensor) for tensor in (*module.parameters(), *module.buffers()))
-    before = None if lazy else Outside(module)
-    try:
-        with torch.no_grad():
-            output = module.eval()(batch)
-    except (Exception, SystemExit) as error:
-        raise InputError(
-            f"model.name={name} fails on a batch of shape {tuple(batch.shape)}: {reason(error)}"
-        ) from error
-    module.train(training)
-    if before is not None:
-        before.reset()  # it counts as never called
-    got = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
-    if got != (3, classes):
-        raise InputError(
-            f"model.name={name} gives {got} for a batch of 3, not (3, {classes}): its last layer must have"
-            " one output per class"
-        )
-    unsettled = [n for n, p in module.named_parameters() if is_lazy(p)]
-    if unsettled:
-        raise InputError(f"model.name={name} never uses its lazy parameters {', '.join(unsettled)}: remove them")

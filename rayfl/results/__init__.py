@@ -4,14 +4,17 @@ Knows files and tables only. What the numbers mean is in `rayfl.client` and `ray
 through `Storage` too, but what is in them is the engine's business.
 """
 
+from rayfl.results.client_names import write_client_names
+from rayfl.results.fingerprints import Fingerprints
 from rayfl.results.reader import Run, load, load_all, load_begun
 from rayfl.results.schema import TABLES
 from rayfl.results.stopped import StoppedEarly, read_stopped, write_stopped
 from rayfl.results.storage import Storage
-from rayfl.results.writer import RunWriter, TableWriter, check_tables, run_name, written_config
+from rayfl.results.writer import RunWriter, TableWriter, check_tables, run_name, take_back, written_config
 
 __all__ = [
     "TABLES",
+    "Fingerprints",
     "Run",
     "RunWriter",
     "StoppedEarly",
@@ -23,6 +26,8 @@ __all__ = [
     "load_begun",
     "read_stopped",
     "run_name",
+    "take_back",
+    "write_client_names",
     "write_stopped",
     "written_config",
 ]

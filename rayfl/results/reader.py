@@ -13,9 +13,11 @@ import numpy as np
 import pyarrow as pa
 
 from rayfl.config import Config, load_config
-from rayfl.errors import InputError
+from rayfl.errors import InputError, closest, shown
 from rayfl.input_tree import load_yaml
-from rayfl.results.schema import TABLES
+from rayfl.results.client_names import read_client_names
+from rayfl.results.fingerprints import Fingerprints, read_fingerprints
+from rayfl.results.schema import SKETCHES, TABLES
 from rayfl.results.stopped import StoppedEarly, read_stopped
 from rayfl.results.storage import Storage
 from rayfl.results.writer import read_table
@@ -34,6 +36,8 @@ class Run:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
+        #: The Python objects that were given to `rayfl.run`, by config key; a run that is loaded has none.
+        self.objects: dict[str, Any] = {}
 
     @property
     def path(self) -> str:
@@ -73,12 +77,27 @@ class Run:
         return self._table("clusters", ["round", "cluster"])
 
     @cached_property
+    def sketches(self) -> "pd.DataFrame":
+        """One row per round and client that trained, if output.sketches asked for it: its model in a few numbers."""
+        return self._table("sketches", ["round", "client"], SKETCHES)
+
+    @cached_property
     def extras(self) -> "pd.DataFrame":
         """What only this method reports: a column per key, a row per round; NaN where a round lacks it."""
         import pandas as pd
 
         index = pd.Index(self.rounds["round"], name="round")
         return pd.DataFrame([json.loads(text) for text in self.rounds["extras"]], index=index)
+
+    @cached_property
+    def fingerprints(self) -> Fingerprints | None:
+        """What tells the run's data, partition and initial model from others; None where a run of before has none."""
+        return read_fingerprints(self._storage)
+
+    @cached_property
+    def client_names(self) -> dict[int, str]:
+        """The name of each client, where the data name clients: `run.clients.client.map(run.client_names)`."""
+        return read_client_names(self._storage)
 
     @property
     def stopped_early(self) -> StoppedEarly | None:
@@ -94,7 +113,7 @@ class Run:
     def model(
         self,
         *,
-        client: int | None = None,
+        client: int | str | None = None,
         cluster: int | None = None,
         round: int | None = None,
         model: Any = None,
@@ -103,16 +122,20 @@ class Run:
     ) -> "SavedModel":
         """Return a saved model as a torch module that takes raw samples: of a client, of a cluster, or the global one.
 
+        A client is given by its number, or by its name where the data name clients (`client_names`).
+
         Where clients share only some layers, the model of a cluster, or the global one, has these over the initial
         model. `round` asks for models that a callback had saved after that round.
 
         A network that the run names by import path is imported only with `trust=True`, or if `model` names it; `model`
-        may also be the network itself. For a client, samples are as in the source, unless they are `transformed` as its
-        planted cluster has them.
+        may also be the network itself, or its class if the run was given one. For a client, samples are as in the
+        source, unless they are `transformed` as its planted cluster has them.
         """
         if client is not None and cluster is not None:
-            raise InputError(f"client={client} and cluster={cluster} exclude each other: give one")
+            raise InputError(f"client={shown(client)} and cluster={shown(cluster)} exclude each other: give one")
         saved = self._models(round)
+        if isinstance(client, str):
+            client = self._number_of(client)
         if client is not None:
             return saved.of_client(client, model, trust, transformed)
         return saved.of_everyone(model, trust) if cluster is None else saved.of_cluster(cluster, model, trust)
@@ -133,16 +156,23 @@ class Run:
         """Return the cluster of a new client: the one whose model has the least mean loss on its raw samples."""
         return self._models(round).assign(samples, labels, model, trust)
 
+    def _number_of(self, name: str) -> int:
+        names = list(self.client_names.values())
+        if name in names:
+            return names.index(name)
+        has = f"there are {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}" if names else "they have numbers"
+        raise InputError(f"client={shown(name)}: no client has this name{closest(name, names)}; {has}")
+
     def _models(self, number: int | None) -> "SavedModels":
         from rayfl.results.saved_models import SavedModels
 
-        return SavedModels(self._storage, self.config, number)
+        return SavedModels(self._storage, self.config, number, self.objects)
 
-    def _table(self, name: str, order: list[str]) -> "pd.DataFrame":
+    def _table(self, name: str, order: list[str], schema: pa.Schema | None = None) -> "pd.DataFrame":
         files = [f for f in self._storage.list(name) if f.endswith(".parquet")]
         parts = [read_table(self._storage.read(f"{name}/{f}")) for f in files]
         # A run of version 0.1 has fewer columns, one with metrics of its own more.
-        every = pa.schema([field.with_nullable(True) for field in TABLES[name]])
+        every = pa.schema([field.with_nullable(True) for field in schema or TABLES[name]])
         frame = pa.concat_tables([every.empty_table(), *parts], promote_options="default").to_pandas()
         if frame["method"].isna().any():
             frame = frame.assign(method=self.config.method.name, seed=self.config.seed)

@@ -4,7 +4,8 @@ What is in the files is `model_files`' business. A network that the run's config
 if the caller names it too: the folder may be somebody else's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from functools import cached_property
 from typing import Any
 
@@ -15,11 +16,12 @@ from torch import nn
 from rayfl.client.passes import Combine
 from rayfl.client.stacked import stacked_logits
 from rayfl.client.task import CLASSIFICATION, Regression, Task, find_task
-from rayfl.config import Config
+from rayfl.config import Config, ModelConfig
 from rayfl.data import Dataset
 from rayfl.data.dataset import Transform
 from rayfl.errors import InputError, shown
 from rayfl.models import FlatModel, build_model
+from rayfl.object_names import is_object_name, offered
 from rayfl.results.model_files import (
     ABOUT,
     FOLDER,
@@ -131,8 +133,12 @@ class SavedModel(nn.Module):
 class SavedModels:
     """The models that one run saved, at its end or after a round."""
 
-    def __init__(self, storage: Storage, config: Config, number: int | None = None) -> None:
+    def __init__(
+        self, storage: Storage, config: Config, number: int | None = None, objects: Mapping[str, Any] | None = None
+    ) -> None:
+        """`objects` are the Python objects that the config names, by key."""
         self._storage, self._config, self._folder = storage, config, folder_of(number)
+        self._objects = objects or {}
         index = read_index(storage, self._folder)
         if index is None:
             raise InputError(_none_there(storage, config, number))
@@ -271,6 +277,14 @@ class SavedModels:
 
     def _task(self, trust: bool) -> Task:
         """Return the run's task; one that it names by import path only if the folder is trusted."""
+        if is_object_name(self._config.task):
+            if "task" not in self._objects:
+                raise InputError(
+                    f"the run in {self._storage.path} was given a Python object as its task, {self._config.task}: pass"
+                    " it with Run.objects['task'] = ..."
+                )
+            with offered(self._objects["task"]) as name:
+                return find_task(name)
         if ":" in self._config.task and not trust:
             raise InputError(
                 f"the config in {self._storage.path} names code to be imported, task={self._config.task}: if you trust"
@@ -281,10 +295,17 @@ class SavedModels:
     def _network(self, given: Any, trust: bool) -> nn.Module:
         """Build the run's network, or copy the one that is given."""
         if isinstance(given, nn.Module):
-            from copy import deepcopy
-
             return deepcopy(given)
-        config, inputs = self._config.model, self.index.inputs
+        config = self._config.model
+        if is_object_name(config.name):
+            given = self._objects.get("model.name") if given is None else given
+            if not callable(given):
+                raise InputError(
+                    f"the run in {self._storage.path} was given a Python object as its model, {config.name}: pass it"
+                    " again, with model=..."
+                )
+            with offered(given) as name:
+                return self._build(config.model_copy(update={"name": name}))
         if given is not None and given != config.name:
             raise InputError(f"model={shown(given)}: the run was made with model.name={config.name}")
         if ":" in config.name and not (trust or given):
@@ -292,8 +313,11 @@ class SavedModels:
                 f"the config in {self._storage.path} names code to be imported, model.name={config.name}: if you trust"
                 f" it, pass trust=True, or model={config.name!r}"
             )
-        shape = tuple(inputs.shape)
-        return build_model(config, shape, inputs.classes, inputs.vocabulary, self.index.seed)
+        return self._build(config)
+
+    def _build(self, config: ModelConfig) -> nn.Module:
+        inputs = self.index.inputs
+        return build_model(config, tuple(inputs.shape), inputs.classes, inputs.vocabulary, self.index.seed)
 
 
 def _none_there(storage: Storage, config: Config, number: int | None) -> str:

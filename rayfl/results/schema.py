@@ -13,20 +13,26 @@ def _key(name: str, kind: pa.DataType) -> pa.Field:
     return pa.field(name, kind, nullable=False)
 
 
+_KEYS = [_key("run", pa.string()), _key("method", pa.string()), _key("seed", pa.int64()), _key("round", pa.int64())]
+
+#: One row per round and client that trained: how its model differs from the initial one, in a few numbers.
+SKETCHES = pa.schema([*_KEYS, _key("client", pa.int64()), _key("sketch", pa.list_(pa.field("element", pa.float32())))])
+
 #: The metrics that have columns in every run; a task may have others, and need not have these.
 ALWAYS = ("accuracy", "macro_f1")
 
 
-def tables(metrics: Sequence[str] = ALWAYS) -> dict[str, pa.Schema]:
+def tables(metrics: Sequence[str] = ALWAYS, sketches: bool = False) -> dict[str, pa.Schema]:
     """Return the tables of a run whose task has these metrics, by name, which is also their folder's.
+
+    With `sketches`, there is one more, of the models that clients trained.
 
     They are written in this order, so that a round shown by `rounds` has its details already there.
     """
     more = [metric for metric in metrics if metric not in ALWAYS]
-    keys = [_key("run", pa.string()), _key("method", pa.string()), _key("seed", pa.int64()), _key("round", pa.int64())]
     #: One row per round.
     rounds = [
-        *keys,
+        *_KEYS,
         *_numbers("accuracy", "macro_f1", "loss", "accuracy_mean", "macro_f1_mean", "accuracy_std", "accuracy_worst10"),
         *_numbers(*[name for metric in more for name in (metric, f"{metric}_mean")]),
         pa.field("clusters", pa.int32()),
@@ -39,7 +45,7 @@ def tables(metrics: Sequence[str] = ALWAYS) -> dict[str, pa.Schema]:
     ]
     #: One row per round and client. `cluster` is null for a client that never took part.
     clients = [
-        *keys,
+        *_KEYS,
         _key("client", pa.int64()),
         pa.field("cluster", pa.int32()),
         pa.field("true_cluster", pa.int32()),
@@ -50,12 +56,15 @@ def tables(metrics: Sequence[str] = ALWAYS) -> dict[str, pa.Schema]:
     ]
     #: One row per round and cluster.
     clusters = [
-        *keys,
+        *_KEYS,
         _key("cluster", pa.int32()),
         pa.field("size", pa.int64()),
         *_numbers("intra", "inter", "granularity"),
     ]
-    return {"clients": pa.schema(clients), "clusters": pa.schema(clusters), "rounds": pa.schema(rounds)}
+    found = {"clients": pa.schema(clients), "clusters": pa.schema(clusters)}
+    if sketches:
+        found["sketches"] = SKETCHES
+    return {**found, "rounds": pa.schema(rounds)}
 
 
 def _numbers(*names: str) -> list[pa.Field]:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rayfl.errors import InputError
-from rayfl.results.schema import ALWAYS, TABLES, tables
+from rayfl.results.schema import ALWAYS, tables
 from rayfl.results.storage import Storage
 
 #: The tail is sealed when it holds this many rounds and a quarter of all rounds so far, or when rewriting it
@@ -52,7 +52,8 @@ class TableWriter:
                 f"{storage.path} already holds a run: go on with `rayfl resume {storage.path}`, or choose another name"
             )
         if resume_after is not None:
-            self._take_back(parts, resume_after)
+            self._rounds = take_back(storage, name, resume_after)
+            self._part = len(parts)  # all of them are final then: a new one goes on
         if not parts:  # a table without rows is readable too, and has its columns
             self._write_part(0, schema.empty_table())
 
@@ -82,31 +83,37 @@ class TableWriter:
             self._tail_rounds = 0
 
     def _write_part(self, number: int, table: pa.Table) -> None:
-        sink = pa.BufferOutputStream()
-        pq.write_table(table, sink, compression="zstd")
-        self._storage.write(self._file(number), sink.getvalue())
+        _write_table(self._storage, f"{self._name}/{_part_name(number)}", table)
 
-    def _file(self, number: int) -> str:
-        return f"{self._name}/{_part_name(number)}"
 
-    def _take_back(self, parts: list[str], last: int) -> None:
-        # From the last file to the first, so that a second crash still leaves no gap. Files are emptied, not
-        # removed, since a reader may have just listed them. All of them are final then: a new one goes on.
-        for number in reversed(range(len(parts))):
-            part = read_table(self._storage.read(self._file(number)))
-            kept = part.filter(pc.less_equal(part["round"], last))
-            if kept.num_rows < part.num_rows:
-                self._write_part(number, kept)
-            self._rounds += len(pc.unique(kept["round"]))
-        self._part = len(parts)
+def take_back(storage: Storage, name: str, last: int) -> int:
+    """Remove a table's rows of rounds after `last`; return how many rounds are left."""
+    # From the last file to the first, so that a second crash still leaves no gap. Files are emptied, not removed,
+    # since a reader may have just listed them.
+    rounds = 0
+    parts = [f for f in storage.list(name) if f.endswith(".parquet")]
+    for number in reversed(range(len(parts))):
+        file = f"{name}/{_part_name(number)}"
+        part = read_table(storage.read(file))
+        kept = part.filter(pc.less_equal(part["round"], last))
+        if kept.num_rows < part.num_rows:
+            _write_table(storage, file, kept)
+        rounds += len(pc.unique(kept["round"]))
+    return rounds
+
+
+def _write_table(storage: Storage, file: str, table: pa.Table) -> None:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    storage.write(file, sink.getvalue())
 
 
 class RunWriter:
-    """The three tables of a run. Readers are at most `flush_seconds` and one round behind.
+    """The tables of a run. Readers are at most `flush_seconds` and one round behind.
 
     Where writing is slow, they are further behind, unless `flush_seconds` is 0: then every round is written.
     With `resume_after`, an interrupted run goes on after that round; see `TableWriter`. `config` goes into the metadata
-    of every file, so that rows can be told from those of another config.
+    of every file, so that rows can be told from those of another config; so do `notes`.
     """
 
     def __init__(
@@ -120,12 +127,14 @@ class RunWriter:
         clock: Callable[[], float] = time.monotonic,
         config: Mapping[str, Any] | None = None,
         metrics: Sequence[str] = ALWAYS,
+        sketches: bool = False,
+        notes: Mapping[bytes, str] | None = None,
     ) -> None:
         self._run, self._method, self._seed = run, method, seed
-        note = None if config is None else {_CONFIG: json.dumps(config)}
+        note = {**({} if config is None else {_CONFIG: json.dumps(config)}), **(notes or {})} or None
         self._tables = {
             name: TableWriter(storage, name, schema.with_metadata(note), resume_after)
-            for name, schema in tables(metrics).items()
+            for name, schema in tables(metrics, sketches).items()
         }
         self._flush_seconds = flush_seconds
         self._clock = clock
@@ -138,6 +147,7 @@ class RunWriter:
         clients: Mapping[str, Any],
         clusters: Mapping[str, Any] | None = None,
         extras: Mapping[str, Any] | None = None,
+        sketches: Mapping[str, Any] | None = None,
     ) -> None:
         """Add one round: its row of `rounds`, and columns of the other tables, without run and round.
 
@@ -148,6 +158,8 @@ class RunWriter:
         self._tables["clients"].append({**clients, **labels, **key})
         if clusters is not None:
             self._tables["clusters"].append({**clusters, **key})
+        if sketches is not None:
+            self._tables["sketches"].append({**sketches, **key})
         text = json.dumps(_plain(extras or {}), sort_keys=True, allow_nan=False)
         self._tables["rounds"].append({**summary, **key, "extras": text})
         if self._clock() >= self._next_flush:
@@ -156,8 +168,8 @@ class RunWriter:
     def flush(self) -> None:
         """Put every round so far where readers see it; to be called before a checkpoint is written."""
         start = self._clock()
-        for name in TABLES:
-            self._tables[name].flush()
+        for table in self._tables.values():
+            table.flush()
         end = self._clock()
         # With a slow disk or very many clients, writing still takes no more than a tenth of the time.
         wait = max(self._flush_seconds, 9 * (end - start)) if self._flush_seconds > 0 else 0.0
@@ -174,13 +186,15 @@ class RunWriter:
         self.close()
 
 
-def check_tables(storage: Storage, last: int, method: str, seed: int, metrics: Sequence[str] = ALWAYS) -> int:
+def check_tables(
+    storage: Storage, last: int, method: str, seed: int, metrics: Sequence[str] = ALWAYS, sketches: bool = False
+) -> int:
     """Make sure, before anything is written, that a run can go on after round `last`; return its last round written.
 
     Every file must be whole, of this run, and hold every round once.
     """
     written = 0
-    for name, schema in tables(metrics).items():
+    for name, schema in tables(metrics, sketches).items():
         rounds: list[int] = []
         runs: set[str] = set()
         files = [f for f in storage.list(name) if f.endswith(".parquet")]
@@ -224,7 +238,7 @@ def check_tables(storage: Storage, last: int, method: str, seed: int, metrics: S
 def written_config(storage: Storage) -> dict[str, Any] | None:
     """Return the config that the rows were written with, as their files say; None where they do not."""
     for file in [f for f in storage.list("rounds") if f.endswith(".parquet")]:
-        note = (read_table(storage.read(f"rounds/{file}")).schema.metadata or {}).get(_CONFIG)
+        note = read_metadata(storage.read(f"rounds/{file}")).get(_CONFIG)
         if note is not None:
             try:
                 tree = json.loads(note)
@@ -256,6 +270,11 @@ def read_table(data: Any) -> pa.Table:
     one that lets go of them while Python shuts down aborts the process, after a run that has ended well.
     """
     return pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+
+
+def read_metadata(data: Any) -> dict[bytes, bytes]:
+    """Return the metadata in the bytes of one Parquet file."""
+    return pq.ParquetFile(pa.BufferReader(data)).schema_arrow.metadata or {}
 
 
 def _to_table(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:

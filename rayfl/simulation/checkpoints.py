@@ -19,8 +19,8 @@ import numpy as np
 from pydantic import ValidationError
 
 from rayfl.client.store import ClientState
-from rayfl.config import Config
-from rayfl.errors import InputError
+from rayfl.config import Config, dotted_keys
+from rayfl.errors import InputError, shown
 from rayfl.federation.places import FederationState
 from rayfl.packing import ARRAY_KINDS, Packed, unpack
 from rayfl.results import Storage
@@ -134,7 +134,7 @@ class Checkpoints:
         checks[name] = self._write_file(name, {**arrays, **others, **states})
         files, checks = _still_needed(files, checks)
         config = self._config.to_tree()
-        data, model = self._prepared.fingerprints
+        prints = self._prepared.fingerprints
         manifest = Manifest(
             round=number,
             config=config,
@@ -144,8 +144,9 @@ class Checkpoints:
             server=name,
             client_files=files,
             checks=checks,
-            data=data,
-            model=model,
+            data=self._prepared.dealt_fingerprint,
+            model=prints.model,
+            partition=prints.partition,
         )
         self._storage.write(f"{FOLDER}/{manifest.name}", manifest.to_json())
         self._last = manifest
@@ -176,6 +177,14 @@ class Checkpoints:
         self._last = manifest
         self._held[manifest.round] = frozenset(manifest.checks)
         return manifest.round
+
+    def remove_from(self, number: int) -> int:
+        """Remove the checkpoints that were found after round `number` or later; return the round of the last one left.
+
+        A run whose last round is `number` repeats that round, which is tested in ways that others are not.
+        """
+        self._remove([held for held in sorted(self._held, reverse=True) if held >= number])
+        return self.find()
 
     def bring_back(self, server: Saves) -> None:
         """Put the server and its clients back to where they stood at the last checkpoint, if there is one."""
@@ -255,23 +264,27 @@ class Checkpoints:
 
     def _check_data(self, manifest: Manifest) -> None:
         assert self._prepared is not None
-        data, model = self._prepared.fingerprints
-        if manifest.data != data:
+        prints = self._prepared.fingerprints
+        same_clusters = manifest.partition in (None, prints.partition)
+        if manifest.data != self._prepared.dealt_fingerprint or not same_clusters:
             raise InputError(
                 f"the data are not those that {self._storage.path} began with: bring back the old ones, or start a new"
                 " run"
             )
-        if manifest.model != model:
+        if manifest.model != prints.model:
             raise InputError(
                 f"the initial model is not the one that {self._storage.path} began with: the model's code, or torch,"
                 " has changed since; bring back the old version, or start a new run"
             )
 
     def _prune(self) -> None:
-        """Remove all but the last checkpoints: the files that they name, and nothing else that lies there."""
-        old = sorted(self._held)[:-HELD]
-        needed = set().union(*[files for number, files in self._held.items() if number not in old])
-        for number in old:
+        """Remove all but the last checkpoints."""
+        self._remove(sorted(self._held)[:-HELD])
+
+    def _remove(self, rounds: list[int]) -> None:
+        """Remove the checkpoints after these rounds: the files that they name, and nothing else that lies there."""
+        needed = set().union(*[files for number, files in self._held.items() if number not in rounds])
+        for number in rounds:
             # The JSON first: what it names must not go before it.
             for name in [manifest_name(number), *sorted(self._held.pop(number) - needed)]:
                 self._storage.remove(f"{FOLDER}/{name}")
@@ -298,8 +311,8 @@ def refuse_changes(then: Config, now: Config) -> None:
     if differing:
         raise InputError(
             *[
-                f"{key}={after.get(key)!r}: the run began with {before.get(key)!r}, and would not be the same run;"
-                f" leave {key} as it was, or start a new run"
+                f"{key}={shown(after.get(key))}: the run began with {shown(before.get(key))}, and would not be the same"
+                f" run; leave {key} as it was, or start a new run"
                 for key in differing
             ]
         )
@@ -362,15 +375,7 @@ def _client_states(arrays: Mapping[str, np.ndarray], size: int) -> dict[int, Cli
     return {client: ClientState(held, frozenset(held)) for client, held in models.items()}
 
 
-def _fixed_keys(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _fixed_keys(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Return the config as dotted keys, without those that may change."""
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        name = f"{prefix}{key}"
-        if name in FREE_KEYS:
-            continue
-        if isinstance(value, Mapping):
-            flat |= _fixed_keys(value, f"{name}.")
-        else:
-            flat[name] = value
-    return flat
+    free = tuple(f"{key}." for key in FREE_KEYS)
+    return {key: value for key, value in dotted_keys(tree).items() if not f"{key}.".startswith(free)}

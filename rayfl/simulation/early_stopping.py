@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, ValidationError
 
+from rayfl.analysis.metrics import lower_is_better
 from rayfl.config import describe_errors
 from rayfl.config.section import MOST, Section
 from rayfl.errors import CallbackError, InputError, closest
@@ -59,8 +60,7 @@ class EarlyStopping(Callback):
         except ValidationError as error:
             raise InputError(*describe_errors(error, "early_stopping", _Options)) from None
         self.metric, self.patience, self.min_change = options.metric, options.patience, options.min_change
-        falls = metric.removesuffix("_mean").endswith(("loss", "mse", "mae")) or metric == "misclustering"
-        self.mode = options.mode or ("min" if falls else "max")
+        self.mode = options.mode or ("min" if lower_is_better(metric) else "max")
 
     def check(self, run: RunFacts) -> list[str]:
         """Refuse a metric that this run cannot have."""

@@ -34,6 +34,7 @@ class Manifest(BaseModel):
     checks: dict[str, tuple[Count, Count]]  # by file: length and CRC-32
     data: str  # fingerprints: who got which samples,
     model: str  # and the initial model
+    partition: str | None = None  # that of the partition with its planted clusters; rayfl 0.1 did not have it
     check: Count | None = None  # CRC-32 of all the rest; runs of rayfl before it had this have none
 
     @model_validator(mode="after")

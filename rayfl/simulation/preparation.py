@@ -17,6 +17,8 @@ from rayfl.errors import InputError
 from rayfl.federation.interface import Facts, Recipe
 from rayfl.host_memory import Need, batches_need, clients_need, memory_here, network_need, refuse_excess, server_need
 from rayfl.methods import check_method, find_method, server_models, settled_options
+from rayfl.own_code import check_objects
+from rayfl.results import Fingerprints
 
 if TYPE_CHECKING:
     from rayfl.client.memory import GpuMemory
@@ -50,12 +52,36 @@ class Prepared:
         return gpu_memory(self.facts.recipe.build(), sample, local.batch_size, local.momentum > 0, together, actors)
 
     @cached_property
-    def fingerprints(self) -> tuple[str, str]:
-        """What tells these data and their partition, and this initial model, from others."""
-        samples = self.dataset.inputs[:: max(1, len(self.dataset.inputs) // 1000)]  # all of them would take seconds
+    def fingerprints(self) -> Fingerprints:
+        """What tells these data, their partition and this initial model from others."""
+        parts, none = self.partition, np.zeros(0)
+        starts = none if self.dataset.starts is None else self.dataset.starts
+        planted = [
+            none if parts.true_cluster is None else parts.true_cluster,
+            none if parts.transform_of is None else parts.transform_of,
+            np.frombuffer(repr(parts.transforms).encode(), np.uint8),
+        ]
+        return Fingerprints(
+            data=_digest(*self._samples, starts),
+            partition=_digest(*self._who, *planted),
+            model=_digest(self.facts.initial),
+        )
+
+    @cached_property
+    def dealt_fingerprint(self) -> str:
+        """Data and partition in one, without planted clusters, as checkpoints have had it since rayfl 0.1."""
+        return _digest(*self._samples, *self._who)
+
+    @property
+    def _samples(self) -> list[np.ndarray]:
+        # All inputs would take seconds.
+        return [self.dataset.inputs[:: max(1, len(self.dataset.inputs) // 1000)], self.dataset.labels]
+
+    @property
+    def _who(self) -> list[np.ndarray]:
         parts = self.partition
-        who = [parts.train, parts.test, parts.n_train, parts.n_test, parts.validation, parts.n_validation, parts.public]
-        return _digest(samples, self.dataset.labels, *who), _digest(self.facts.initial)
+        sizes = [parts.n_train, parts.n_test]
+        return [parts.train, parts.test, *sizes, parts.validation, parts.n_validation, parts.public]
 
 
 def _digest(*arrays: np.ndarray) -> str:
@@ -68,6 +94,7 @@ def _digest(*arrays: np.ndarray) -> str:
 
 def resolve(config: Config) -> Config:
     """Fill in the method's own options and refuse wrong ones. Takes no time, so it comes before anything starts."""
+    check_objects(config)
     options = settled_options(config.method, config.rounds)
     method = {"name": config.method.name, **options.model_dump(exclude_none=True)}
     return Config.model_validate(config.model_dump(exclude_none=True) | {"method": method})
@@ -113,14 +140,14 @@ def prepare(config: Config) -> Prepared:
             " another method, or task=classification"
         )
     _check_state_folder(config)
-    dataset = load_dataset(config.data, config.seed, config.partition.owner_column, task.targets)
+    dataset = load_dataset(config.data, config.partition_seed, config.partition.owner_column, task.targets)
     config = settle_splits(config, dataset)
     if config.local.augment and dataset.kind != "image":
         raise InputError(
             f"local.augment={config.local.augment} is for images, and data.source={config.data.source} has none:"
             " remove it"
         )
-    partition = make_partition(config.partition, dataset, config.seed)
+    partition = make_partition(config.partition, dataset, config.partition_seed)
     if config.data.normalise == "standard":
         dataset = partition.normalised(dataset)
     count = config.participation.count

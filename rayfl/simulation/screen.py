@@ -18,13 +18,16 @@ from rayfl.simulation.server import RoundRecord
 from rayfl.uris import without_secrets
 
 _PLAIN_LINES = 50  # a log should show a run's course, not every round of a thousand
+_BAR, _NARROW_BAR, _NARROW = 24, 4, 120  # columns of the bar, and of a terminal that is too narrow for a wide one
+_TIME_LEFT = 7  # columns of hours, minutes and seconds
 
 
 class Screen:
     """Shows one run. `quiet` shows nothing, for use from Python and in tests."""
 
-    def __init__(self, quiet: bool = False) -> None:
-        self._console = Console(stderr=True, quiet=quiet, highlight=False)
+    def __init__(self, quiet: bool = False, console: Console | None = None) -> None:
+        """Progress goes to `console`; by default to the error stream."""
+        self._console = console or Console(stderr=True, quiet=quiet, highlight=False)
         self._out = Console(quiet=quiet, highlight=False)
         self._quiet = quiet
         self._progress: Progress | None = None
@@ -51,7 +54,7 @@ class Screen:
         columns = (
             TextColumn("round"),
             MofNCompleteColumn(),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=self._bar),
             TextColumn("{task.fields[status]}"),
             TextColumn("left"),
             TimeRemainingColumn(compact=True),
@@ -68,21 +71,26 @@ class Screen:
         metric = next((name for name in rounds if f"{name}_mean" in rounds), None)
         if metric is not None:  # the round was evaluated
             self._shown = f"{metric} {rounds[metric]:.3f}"
-        status = self._shown
-        if record.clusters is not None:
-            sizes = np.sort(record.clusters["size"])[::-1]
-            shown = ",".join(map(str, sizes[:8])) + (",..." if len(sizes) > 8 else "")
-            status += f"  K {rounds['clusters']} ({shown})"
-        if rounds.get("ari") is not None:
-            status += f"  ARI {rounds['ari']:.2f}"
-        status += f"  {rounds['seconds_total']:.2f} s/round"
+        sizes = None if record.clusters is None else np.sort(record.clusters["size"])[::-1].tolist()
+        forms = list(_forms(self._shown, sizes, rounds.get("ari"), rounds["seconds_total"]))
         if self._progress is not None:
+            status = next((form for form in forms if len(form) <= self._room), forms[-1])
             self._progress.update(self._task, completed=number, status=status)
         elif number in (self._done + 1, self._rounds) or number % max(1, self._rounds // _PLAIN_LINES) == 0:
             left = (self._rounds - number) * (time.monotonic() - self._begin) / (number - self._done)
             self._console.print(
-                f"round {number}/{self._rounds}  {status}  {left:.0f} s left", markup=False, soft_wrap=True
+                f"round {number}/{self._rounds}  {forms[0]}  {left:.0f} s left", markup=False, soft_wrap=True
             )
+
+    @property
+    def _bar(self) -> int:
+        return _BAR if self._console.width >= _NARROW else _NARROW_BAR
+
+    @property
+    def _room(self) -> int:
+        """How many columns the terminal has for what a round gave."""
+        others = [len("round"), 2 * len(str(self._rounds)) + 1, self._bar, len("left"), _TIME_LEFT]
+        return self._console.width - sum(others) - len(others)  # a space after each
 
     def summarise(self, run: Run) -> None:
         """Show the small table of a finished run, and its folder on the last line."""
@@ -111,6 +119,30 @@ class Screen:
         self._out.print(table)
         # Bare print: rich would break a long path over lines.
         print(run.path, file=sys.stdout, flush=True)
+
+
+def _forms(metric: str, sizes: list[int] | None, ari: float | None, seconds: float) -> Iterator[str]:
+    """Yield what a round gave in a line, the longest form first; shorter ones leave out the least needed."""
+    agreement = "" if ari is None else f"ARI {ari:.2f}"
+
+    def joined(space: str, *parts: str) -> str:
+        return space.join(part for part in (metric, *parts) if part)
+
+    yield joined("  ", _clusters(sizes, 8), agreement, f"{seconds:.2f} s/round")
+    yield joined("  ", _clusters(sizes, 8), agreement, f"{seconds:.2f} s")
+    for most in range(8, -1, -1):
+        yield joined(" ", _clusters(sizes, most), agreement, f"{seconds:.2f} s")
+    yield joined(" ", _clusters(sizes, 0), agreement)
+    yield joined(" ", _clusters(sizes, 0))
+    yield metric
+
+
+def _clusters(sizes: list[int] | None, most: int) -> str:
+    """Say how many clusters there are, and the sizes of the largest."""
+    if sizes is None:
+        return ""
+    listed = ",".join(map(str, sizes[:most])) + (",..." if len(sizes) > most else "")
+    return f"K {len(sizes)}" + (f" ({listed})" if most else "")
 
 
 def _number(value: float, form: str) -> str:

@@ -4,7 +4,7 @@ Knows the federation's interface and the method, not Ray and not files.
 """
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,13 +29,14 @@ Scores = dict[str, np.ndarray]  # by metric, of all clients
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """What one round gives to the three tables, as columns, and to `extras`."""
+    """What one round gives to the tables, as columns, and to `extras`."""
 
     number: int
     summary: Columns
     clients: Columns
     clusters: Columns | None
     extras: dict[str, Any]
+    sketches: Columns | None = None  # where output.sketches asks for them
 
     def value(self, name: str) -> float | None:
         """Return a number of this round, a column of `rounds` or a key of `extras`; None if the round has none."""
@@ -101,6 +102,7 @@ class Server:
         self.fed.begin_round(number)
         cohort = self._cohort(number)
         self.method.round(cohort)
+        sketches = self._sketches(cohort)  # now: the last round's fine-tuning changes what clients hold
         scores: Scores | None = None
         extras: dict[str, Any] = {}
         main = self.fed.metrics[0]
@@ -117,7 +119,8 @@ class Server:
                 extras[f"finetuned_{name}"] = _weighted(tuned[name], self.fed.n_test)
         extras |= self.fed.ledger.in_fedavg_units()
         extras.update(self.method.extras())
-        return self._record(number, cohort, scores, extras, time.perf_counter() - begin)
+        record = self._record(number, cohort, scores, extras, time.perf_counter() - begin)
+        return replace(record, sketches=sketches)
 
     def describe_models(self) -> DescribedModels:
         """Return what clients are tested with after the last round, but for what is their own."""
@@ -204,6 +207,15 @@ class Server:
             return {}
         scores = self.fed.evaluate(tested, "validation")
         return {f"validation_{name}": _weighted(values, sizes) for name, values in scores.items()}
+
+    def _sketches(self, cohort: np.ndarray) -> Columns | None:
+        """Return sketches of the models that clients trained, if they are asked for."""
+        size = self.config.output.sketches
+        if not size:
+            return None
+        who = cohort[self.fed.has_model(cohort)]
+        found = self.fed.sketches(who, size) if len(who) else np.empty((0, size))
+        return {"client": who, "sketch": list(found.astype(np.float32))}
 
     def _record(
         self, number: int, cohort: np.ndarray, scores: Scores | None, extras: dict[str, Any], seconds: float

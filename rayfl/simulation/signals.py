@@ -7,11 +7,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 #: Seconds that the round in hand gets to end: less than the 30 that Kubernetes and Slurm leave before they kill.
 GRACE = 20.0
 #: Seconds in which further signals are ignored, once the run is being left: they would cut the tidying up short.
 TIDYING = 5.0
+
+
+#: Windows has no alarms: there the round in hand may take as long as it takes.
+_HAS_ALARM = hasattr(signal, "setitimer")
 
 
 class Stopped(KeyboardInterrupt):
@@ -56,7 +61,7 @@ class Stop:
         self.asked = number
         if self.at_once:
             self._leave()
-        signal.setitimer(signal.ITIMER_REAL, self._grace)
+        _set_alarm(self._grace)
         # Not through the console: the handler may have interrupted it in the middle of a line.
         os.write(2, b"\nstopping after this round; Ctrl-C again leaves at once\n")
 
@@ -90,10 +95,10 @@ def stopping(grace: float = GRACE, *, last: bool = False) -> Iterator[Stop]:
         yield outer
         return
     stop = Stop(grace)
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)}
-    signal.signal(signal.SIGINT, stop.on_signal)
-    signal.signal(signal.SIGTERM, stop.on_signal)
-    signal.signal(signal.SIGALRM, stop.on_alarm)
+    handlers: dict[int, Any] = {signal.SIGINT: stop.on_signal, signal.SIGTERM: stop.on_signal}
+    if _HAS_ALARM:
+        handlers[signal.SIGALRM] = stop.on_alarm
+    before: dict[int, Any] = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield stop
     except KeyboardInterrupt as error:
@@ -104,6 +109,11 @@ def stopping(grace: float = GRACE, *, last: bool = False) -> Iterator[Stop]:
     finally:
         if last:
             before |= {signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: signal.SIG_IGN}
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        _set_alarm(0)
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _set_alarm(seconds: float) -> None:
+    if _HAS_ALARM:
+        signal.setitimer(signal.ITIMER_REAL, seconds)

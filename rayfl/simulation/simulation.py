@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from rayfl.client.allocator import return_freed_memory
 from rayfl.errors import LostError, NobodyLeftError
-from rayfl.results import RunWriter, StoppedEarly, Storage, run_name, write_stopped
+from rayfl.results import RunWriter, StoppedEarly, Storage, run_name, write_client_names, write_stopped
 from rayfl.simulation.callbacks import Callbacks, RunFacts
 from rayfl.simulation.checkpoints import Checkpoints
 from rayfl.simulation.final_models import save_models
@@ -63,6 +63,8 @@ class Simulation:
         self._restore()
         if self._resumed:  # a new folder was made with it
             self._storage.write(CONFIG, config_file(self._config))
+        if (names := self._prepared.partition.client_names) is not None:
+            write_client_names(self._storage, names)
         with self._tables(), self._screen.rounds(self._config.rounds, done=begun):
             self._start_callbacks()
             while self._number <= self._last:
@@ -94,6 +96,8 @@ class Simulation:
             resume_after=self._checkpoints.round if self._resumed else None,
             config=note,
             metrics=self._prepared.facts.metrics,
+            sketches=config.output.sketches > 0,
+            notes=self._prepared.fingerprints.note(),
         ) as self._writer:
             yield
 
@@ -146,7 +150,9 @@ class Simulation:
     def _write(self, record: RoundRecord) -> None:
         if self._recoveries:
             record = replace(record, extras={**record.extras, "recoveries": self._recoveries})
-        self._writer.write_round(record.number, record.summary, record.clients, record.clusters, record.extras)
+        self._writer.write_round(
+            record.number, record.summary, record.clients, record.clusters, record.extras, record.sketches
+        )
         self._screen.show_round(record)
         self._written, self._failures, self._recoveries = self._number, 0, []
 

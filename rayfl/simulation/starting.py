@@ -67,7 +67,8 @@ def resume(
         told = Callbacks(make_callbacks(config.callbacks, callbacks))
         checkpoints = Checkpoints(storage, config)
         begun = checkpoints.find()
-        written = check_tables(storage, begun, config.method.name, config.seed, task_metrics(config.task))
+        sketches = config.output.sketches > 0
+        written = check_tables(storage, begun, config.method.name, config.seed, task_metrics(config.task), sketches)
         if (then := written_config(storage)) is not None:
             refuse_changes(as_config(then, f"{storage.path}/rounds"), config)
         if (complete := _complete(run, config, written)) is not None:

@@ -12,6 +12,7 @@ from rayfl.data.partition.counting import by_client_and_label, count_labels, sha
 from rayfl.data.partition.dealing import Deal, Wish, take
 from rayfl.data.partition.splits import Dealt, Splits, keeps_validation_share, with_validation_share
 from rayfl.errors import InputError, RayflError, closest, shown
+from rayfl.object_names import object_name
 from rayfl.own_code import told_as
 from rayfl.randomness import Purpose, generator
 
@@ -52,7 +53,7 @@ class PartitionKind:
 
     def __init__(self, config: PartitionConfig | None = None, **keys: Any) -> None:
         """Take the keys of `partition` as a config has them, or as keyword arguments."""
-        self._keys = {"kind": self.import_path(), **keys}
+        self._keys = {"kind": self.config_name(), **keys}
         self.config = partition_config(**self._keys) if config is None else config
         self.options = self._checked_options() if isinstance(self.config, OwnPartition) else self.config
 
@@ -61,12 +62,12 @@ class PartitionKind:
         return dict(self._keys)
 
     @classmethod
-    def import_path(cls) -> str:
-        """Return what partition.kind says for this class."""
+    def config_name(cls) -> str:
+        """Return what partition.kind says for this class: its import path, where another program could import it."""
         if cls.name:
             return cls.name
-        if "." in cls.__qualname__:
-            raise InputError(f"partition: the class {cls.__qualname__} must be at the top level of a module")
+        if "." in cls.__qualname__ or cls.__module__ == "__main__":
+            return object_name(cls)
         return f"{cls.__module__}:{cls.__qualname__}"
 
     def assign(self, dataset: Dataset, pool: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -50,6 +50,10 @@ class Partition:
         """Validation samples of each client."""
         return np.diff(self.validation_offsets)
 
+    def label_of(self, client: int) -> str:
+        """A client as messages show it: its number, and its name where the data name the clients."""
+        return str(client) if self.client_names is None else f"{client} ({self.client_names[client]})"
+
     def train_of(self, client: int) -> np.ndarray:
         """Indices of a client's training samples."""
         return self.train[self.train_offsets[client] : self.train_offsets[client + 1]]

@@ -1,0 +1,132 @@
+"""Actors of runs that have ended, kept for the next run of this process: starting one takes seconds.
+
+An idle actor holds the CPUs and GPUs it was given, so actors are kept only where nobody else waits for them: on a local
+Ray that rayfl itself started, and inside `held()`.
+"""
+
+import logging
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from rayfl.actors.cluster import session
+
+log = logging.getLogger(__name__)
+
+#: Seconds in which an idle actor must answer; one that does not is killed.
+ANSWER_WITHIN = 10.0
+
+
+@dataclass(frozen=True)
+class IdleActor:
+    """An actor without a run: what it was started with, and the node it is on."""
+
+    actor: Any
+    options: str
+    node: str
+
+
+class IdleActors:
+    """The idle actors of this process."""
+
+    def __init__(self) -> None:
+        self._actors: list[IdleActor] = []
+        self._session = ""
+        self._holders = 0
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep the actors of all runs inside, on any Ray; release them in the end."""
+        with self._lock:
+            self._holders += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._holders -= 1
+                last = self._holders == 0
+            if last:
+                self.release()
+
+    @property
+    def are_held(self) -> bool:
+        """Whether some `held()` is open."""
+        return self._holders > 0
+
+    def add(self, actors: Sequence[IdleActor]) -> None:
+        """Take in actors whose run has ended well, once they have dropped all that was the run's."""
+        rested = _those_that_answer(actors, "rest")
+        with self._lock:
+            self._forget_other_sessions()
+            self._actors += rested
+
+    def take(self, options: str, count: int) -> list[IdleActor]:
+        """Return up to `count` idle actors that were started with these options, spread over their nodes."""
+        with self._lock:
+            self._forget_other_sessions()
+            fitting = [idle for idle in self._actors if idle.options == options]
+            taken = _by_turns(fitting)[:count]
+            self._actors = [idle for idle in self._actors if idle not in taken]
+        return _those_that_answer(taken, "ping")
+
+    def release(self, keep: Iterable[str] = ()) -> None:
+        """Kill the idle actors, but for those with these options, so that what they hold is free."""
+        wanted = set(keep)
+        with self._lock:
+            self._forget_other_sessions()
+            unwanted = [idle for idle in self._actors if idle.options not in wanted]
+            self._actors = [idle for idle in self._actors if idle.options in wanted]
+        for idle in unwanted:
+            end_actor(idle.actor)
+
+    def _forget_other_sessions(self) -> None:
+        """Actors end with their Ray: after ray.shutdown() there are none."""
+        current = session()
+        if current != self._session:
+            self._actors, self._session = [], current
+
+
+#: Of this process, as its connection to Ray is.
+IDLE = IdleActors()
+
+
+def end_actor(actor: Any) -> None:
+    """Kill an actor, if it is still there."""
+    try:
+        ray.kill(actor)
+    except (RayError, ValueError) as error:
+        log.debug("an actor could not be killed: %s", error)
+
+
+def _by_turns(actors: Sequence[IdleActor]) -> list[IdleActor]:
+    """Order actors so that any first few of them are spread over their nodes."""
+    turn: dict[str, int] = {}
+    numbered: list[tuple[int, int, IdleActor]] = []
+    for idle in actors:
+        turn[idle.node] = turn.get(idle.node, -1) + 1
+        numbered.append((turn[idle.node], len(numbered), idle))
+    return [idle for _, _, idle in sorted(numbered, key=lambda entry: entry[:2])]
+
+
+def _those_that_answer(actors: Sequence[IdleActor], operation: str) -> list[IdleActor]:
+    """Ask all of them, and kill those that do not answer."""
+    calls = [getattr(idle.actor, operation).remote() for idle in actors]
+    done: list[Any] = []
+    if calls:
+        done, _ = ray.wait(calls, num_returns=len(calls), timeout=ANSWER_WITHIN)
+    answering = []
+    for idle, call in zip(actors, calls, strict=True):
+        try:
+            if call not in done:
+                raise TimeoutError
+            ray.get(call, timeout=0)
+            answering.append(idle)
+        except (RayError, TimeoutError):
+            end_actor(idle.actor)
+    return answering

@@ -1,0 +1,74 @@
+"""Who has samples of which class, found by dealing the run's data again, and how far clients' labels are apart."""
+
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import pandas as pd
+
+from rayfl.analysis.views.clusters import clients_at
+from rayfl.errors import InputError
+from rayfl.own_code import named_code
+
+if TYPE_CHECKING:
+    from rayfl.results import Run
+
+Split = Literal["train", "validation", "test", "all"]
+
+
+def label_distribution(run: "Run", split: Split = "train", trust: bool = False) -> pd.DataFrame:
+    """Return how many samples of each class (columns) every client (rows) has, as it sees them.
+
+    Tables do not hold this: the data are read (or downloaded) and dealt again, which takes as long as at the start of
+    the run. Where that is impossible, an InputError says why: the data are not here or have changed, were Python
+    objects, have numbers instead of classes, or the config names code to be imported and `trust` is not set.
+    """
+    from rayfl.client.task import find_task  # torch, which takes seconds
+    from rayfl.data import make_partition
+    from rayfl.data.sources import load_dataset
+
+    config = run.config
+    named = {
+        key: names for key, names in named_code(config).items() if key in ("data.source", "partition.kind", "task")
+    }
+    if named and not trust:
+        what = ", ".join(f"{key}={name}" for key, names in named.items() for name in names)
+        raise InputError(
+            f"the config in {run.path} names code to be imported, {what}: if you trust it, pass trust=True"
+        )
+    targets = find_task(config.task).targets
+    if targets == "number":
+        raise InputError(f"{run.path} predicts numbers: its samples have no classes to count")
+    dataset = load_dataset(config.data, config.seed, config.partition.owner_column, targets)
+    partition = make_partition(config.partition, dataset, config.seed)
+    _refuse_other_data(run, partition.n_train)
+    counts = partition.label_counts(dataset, split)
+    clients = pd.Index(np.arange(partition.clients), name="client")
+    return pd.DataFrame(counts, index=clients, columns=pd.Index(np.arange(dataset.classes), name="class"))
+
+
+def cluster_label_distribution(
+    run: "Run",
+    split: Split = "train",
+    round: int | None = None,
+    of: Literal["found", "planted"] = "found",
+    trust: bool = False,
+) -> pd.DataFrame:
+    """Return how many samples of each class (columns) the clients of each cluster (rows) have together.
+
+    Clusters are the found ones after `round`, the last evaluated one unless given, or the planted ones. Empty where
+    there are none.
+    """
+    column = "cluster" if of == "found" else "true_cluster"
+    cluster = clients_at(run, round).set_index("client")[column].dropna().astype(int)
+    counts = label_distribution(run, split, trust)
+    return counts.loc[cluster.index].groupby(cluster.rename("cluster")).sum()
+
+
+def _refuse_other_data(run: "Run", n_train: np.ndarray) -> None:
+    """Refuse data that give clients other numbers of samples than the tables have."""
+    known = run.clients.drop_duplicates("client").set_index("client")["n_train"]
+    fits = len(known) == 0 or (known.index.max() < len(n_train) and (n_train[known.index] == known).all())
+    if not fits:
+        raise InputError(
+            f"the data of {run.path} have changed: dealt again, clients have other numbers of samples; restore the data"
+        )

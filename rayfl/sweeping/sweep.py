@@ -1,0 +1,224 @@
+"""A sweep from its file to its last run: side by side as far as the machine or the cluster allows.
+
+Runs give the same bits as one by one: a run's numbers do not depend on where its clients train. A sweep can be stopped
+or killed at any moment; started again it skips what is done and goes on with what was begun.
+"""
+
+import os
+import queue
+import shlex
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rayfl.config import Config
+from rayfl.errors import InputError
+from rayfl.host_memory import memory_here
+from rayfl.own_code import named_code
+from rayfl.results import Run, Storage, load
+from rayfl.simulation.preparation import runs_here
+from rayfl.simulation.signals import GRACE, Stopped, stopping
+from rayfl.sweeping.board import Board
+from rayfl.sweeping.grid import read_grid
+from rayfl.sweeping.plan import PlannedRun, SweepFolder, below, planned
+from rayfl.sweeping.processes import Report, Runner
+
+#: Memory that a process with torch takes before it has any data; more runners than fit are not started.
+RUNNER_BYTES = 700 * 2**20
+
+
+@dataclass(frozen=True)
+class Placement:
+    """How the runs are spread: so many at a time, each on so many client actors, or in its runner's own process (0)."""
+
+    jobs: int
+    actors: int
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """What became of a sweep: its folder, the runs that are complete, and why the others failed."""
+
+    path: str
+    runs: list[Run]
+    failures: dict[str, str]
+
+
+def sweep(
+    given: str | Path | Mapping[str, Any] | Config | None = None,
+    overrides: Sequence[str] | Mapping[str, Any] = (),
+    *,
+    jobs: int | None = None,
+    retry: bool = False,
+    quiet: bool = False,
+) -> SweepResult:
+    """Carry out every run of a grid; `retry` tries those again that failed before."""
+    if jobs is not None and jobs < 1:
+        raise InputError(f"jobs={jobs}: at least one run at a time is needed")
+    name = Path(given).stem if isinstance(given, str | Path) else "sweep"
+    runs = planned(read_grid(given, overrides), name)
+    storage = Storage(runs[0].config.output.dir)
+    storage.check()
+    storage.create()
+    with stopping() as stop, storage.locked():
+        stop.at_once = True
+        folder = SweepFolder(storage)
+        folder.agree(runs)
+        board = Board([(run.name, run.config.rounds) for run in runs], quiet)
+        with board.shown():
+            scheduler = Scheduler(folder, board, retry)
+            try:
+                scheduler.carry_out(runs, jobs)
+            except KeyboardInterrupt as error:
+                number = error.number if isinstance(error, Stopped) else 2
+                command = (
+                    f"rayfl sweep {shlex.quote(str(given))}" if isinstance(given, str | Path) else "the same sweep"
+                )
+                raise Stopped(number, f"stopped; finished runs are kept; go on with: {command}") from None
+    done = [run for run in runs if run.name not in scheduler.failures]
+    return SweepResult(storage.path, [load(below(run.config.output.dir, run.name)) for run in done], scheduler.failures)
+
+
+class Scheduler:
+    """Hands runs to runners, and takes their reports."""
+
+    def __init__(self, folder: SweepFolder, board: Board, retry: bool) -> None:
+        self._folder, self._board, self._retry = folder, board, retry
+        self._reports: queue.Queue[Report] = queue.Queue()
+        self._runners: list[Runner] = []
+        self.failures: dict[str, str] = {}
+
+    def carry_out(self, runs: Sequence[PlannedRun], jobs: int | None) -> None:
+        """Carry out all runs that are not complete."""
+        waiting = [run for run in runs if self._has_work(run)]
+        if not waiting:
+            return
+        with placed(waiting, jobs) as placement, tempfile.TemporaryDirectory(prefix="rayfl-sweep-") as logs:
+            where = "in a process of its own" if placement.actors == 0 else f"on {placement.actors} client actors"
+            self._board.say(f"{len(waiting)} runs, up to {placement.jobs} at a time, each {where}")
+            try:
+                self._work(waiting, placement, Path(logs))
+            except BaseException:
+                self._stop()
+                raise
+            for runner in self._runners:
+                runner.close(timeout=10)
+
+    def _has_work(self, run: PlannedRun) -> bool:
+        state = self._folder.state(run)
+        if state == "failed" and self._retry:
+            self._folder.forget_failure(run.name)
+            return True
+        if state == "failed":
+            self._fail(run.name, self._folder.failure(run.name))
+        if state == "done":
+            self._board.set(run.name, "skipped", run.config.rounds)
+        return state in ("new", "unfinished")
+
+    def _work(self, waiting: list[PlannedRun], placement: Placement, logs: Path) -> None:
+        while waiting or any(runner.run for runner in self._runners):
+            live = [runner for runner in self._runners if not runner.ended]
+            for _ in range(min(placement.jobs - len(live), len(waiting) - sum(r.run is None for r in live))):
+                log = logs / f"runner-{len(self._runners)}.log"
+                self._runners.append(Runner(self._reports, log, placement.environment))
+            for runner in self._runners:
+                if runner.run is None and not runner.ended and waiting:
+                    self._hand_over(runner, waiting.pop(0), placement)
+            self._take(self._reports.get())
+
+    def _hand_over(self, runner: Runner, run: PlannedRun, placement: Placement) -> None:
+        order: dict[str, Any] = {"actors": placement.actors, "path": None}
+        order["config"] = run.config.model_dump(mode="json", exclude_none=True)
+        if self._folder.state(run) == "unfinished":
+            order["path"] = below(run.config.output.dir, run.name)
+            # Code of the user's own is named again: the sweep's file does so, and it is the user's.
+            order["overrides"] = {"rounds": run.config.rounds, **_named_again(run.config)}
+        self._board.set(run.name, "running")
+        runner.send(run, order)
+
+    def _take(self, report: Report) -> None:
+        runner, run = report.runner, report.runner.run
+        if report.event == "ended":
+            runner.ended = True
+            if run is not None:
+                self._note_failure(run, runner.why_it_ended())
+                runner.run = None
+        elif run is None:
+            return
+        elif report.event == "round":
+            self._board.set(run.name, "running", report.what["round"], report.what["shown"])
+        elif report.event == "warning":
+            self._board.say(f"{run.name}: warning: {report.what['message']}")
+        elif report.event == "done":
+            self._board.set(run.name, "done", run.config.rounds)
+            runner.run = None
+        elif report.event == "failed":
+            self._note_failure(run, report.what["message"])
+            runner.run = None
+        elif report.event == "stopped":  # somebody has stopped this process alone
+            self._note_failure(run, "it was stopped by a signal")
+            runner.run = None
+
+    def _note_failure(self, run: PlannedRun, message: str) -> None:
+        self._folder.note_failure(run.name, message)
+        self._fail(run.name, message)
+
+    def _fail(self, name: str, message: str) -> None:
+        self.failures[name] = message
+        self._board.set(name, "failed", shown=message.strip().splitlines()[0][:100] if message.strip() else "")
+
+    def _stop(self) -> None:
+        """Let every run end its round and write a checkpoint; kill those that take too long."""
+        for runner in self._runners:
+            runner.ask_to_stop()
+        end = time.monotonic() + GRACE + 5
+        for runner in self._runners:
+            runner.close(timeout=max(0.0, end - time.monotonic()))
+
+
+@contextmanager
+def placed(runs: Sequence[PlannedRun], jobs: int | None) -> Iterator[Placement]:
+    """Find how to spread the runs; start a Ray for all of them, if they need one."""
+    configs = [run.config for run in runs]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    room = max(1, int((memory_here() or RUNNER_BYTES) // (2 * RUNNER_BYTES)))
+    most = min(len(runs), jobs or min(room, 2 * cores))
+    serial = [config.federation == "serial" for config in configs]
+    if all(serial) or (len(runs) >= cores and all(s or _needs_no_ray(c) for s, c in zip(serial, configs, strict=True))):
+        yield Placement(min(most, jobs or cores), 0)
+        return
+    from rayfl.actors.cluster import actors_that_fit, connected, gcs_address
+
+    first = next(config for config in configs if config.federation == "ray")
+    with connected(first.ray):
+        slots = actors_that_fit(first.ray.model_copy(update={"actors": None}), None)
+        each = first.ray.actors
+        if each is None:
+            at_once = min(most, slots)
+            yield Placement(at_once, slots // at_once, {"RAY_ADDRESS": gcs_address()})
+        else:
+            actors_that_fit(first.ray, None)  # refuses what can never be placed
+            yield Placement(max(1, min(most, slots // each)), each, {"RAY_ADDRESS": gcs_address()})
+
+
+def _needs_no_ray(config: Config) -> bool:
+    """Whether one process on this machine does as well for a run as client actors would."""
+    ray = config.ray
+    return runs_here(config) and ray.actors in (None, 1) and not (ray.gpu_share or ray.resources or ray.placement_group)
+
+
+def _named_again(config: Config) -> dict[str, Any]:
+    """Return the keys with which a config names code to be imported, as overrides for a resume."""
+    tree = config.model_dump(mode="json")
+    found = {}
+    for key in named_code(config):
+        value: Any = tree
+        for name in key.split("."):
+            value = value[name]
+        found[key] = value
+    return found
