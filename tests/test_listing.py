@@ -21,6 +21,7 @@ from rayfl.following.listing import list_runs
 from rayfl.results import RunWriter, Storage
 from rayfl.results.locks import is_locked
 from rayfl.results.stopped import StoppedEarly, write_stopped
+from rayfl.sweeping.plan import SweepFolder
 
 
 def listed(path: Path, *options: str) -> str:
@@ -106,6 +107,22 @@ def test_each_state_is_told(tmp_path: Path) -> None:
     }
     assert records(tmp_path)["going"]["state"] == "unfinished"
     assert records(tmp_path)["begun"]["round"] == 0
+
+
+def test_a_run_that_failed_in_a_sweep_is_told_with_the_reason_until_it_goes_on(tmp_path: Path) -> None:
+    sweep = SweepFolder(Storage(tmp_path))
+    going = Storage(write_run(tmp_path / "going", rounds=1))
+    write_run(tmp_path / "complete")
+    for name in ("going", "complete"):
+        sweep.note_failure(name, "Traceback ...\nRuntimeError: the cat ate s3://KEY:hush@bucket/x\n")
+    found = records(tmp_path)
+    assert (found["going"]["state"], found["complete"]["state"]) == ("failed", "done")
+    assert found["going"]["problem"] == "RuntimeError: the cat ate s3://bucket/x"
+    assert found["complete"]["problem"] is None and set(found) == {"going", "complete"}
+    with going.locked():
+        assert records(tmp_path)["going"]["state"] == "running"
+    sweep.forget_failure("going")
+    assert records(tmp_path)["going"]["state"] == "unfinished"
 
 
 def test_a_damaged_folder_is_a_line_with_the_reason_and_the_others_are_there(tmp_path: Path) -> None:

@@ -9,7 +9,14 @@ from rich.text import Text
 from rayfl.errors import one_line
 from rayfl.results.status import Status, time_text
 
-STYLES = {"done": "green", "stopped early": "green", "running": "cyan", "unfinished": "yellow", "damaged": "red"}
+STYLES = {
+    "done": "green",
+    "stopped early": "green",
+    "running": "cyan",
+    "unfinished": "yellow",
+    "failed": "red",
+    "damaged": "red",
+}
 _RIGHT = ("seed", "round", "K", "ARI")
 #: Left out in this order where there is no room.
 _DISPENSABLE = ("begun", "data", "seed", "method")

@@ -18,7 +18,7 @@ _BLOCKS = " ▁▂▃▄▅▆▇█"
 _CHART_HEIGHT = 5
 _MOST_SIZES = 12
 #: In a view of many runs, those that go on come first; a terminal may have no room for all.
-_ORDER = ("running", "unfinished", "damaged", "stopped early", "done")
+_ORDER = ("running", "failed", "damaged", "unfinished", "stopped early", "done")
 
 
 def chart(values: Sequence[float], width: int, height: int = _CHART_HEIGHT) -> list[str]:
@@ -64,7 +64,7 @@ def cluster_sizes(status: Status) -> list[int]:
 def plain_line(path: str | Path, status: Status) -> str:
     """Return how far a run is, in one line for a log."""
     name = name_below(path, status)
-    if status.problem is not None:
+    if status.state == "damaged":
         return f"{name}  damaged: {status.problem}"
     line = f"{name}  {status.state}  round {status.round}/{status.rounds}"
     if status.metric is not None:
@@ -75,13 +75,15 @@ def plain_line(path: str | Path, status: Status) -> str:
         line += f"  ARI {status.ari:.2f}"
     if status.seconds_per_round is not None:
         line += f"  {status.seconds_per_round:.2f} s/round"
+    if status.problem is not None:
+        line += f"  {status.problem}"
     return line if status.seconds_left is None else f"{line}  {duration(status.seconds_left)} left"
 
 
 def one_run(path: str | Path, status: Status, width: int) -> RenderableType:
     """Return the view of one run."""
     title = Text(name_below(path, status), "bold")
-    if status.problem is not None:
+    if status.state == "damaged":
         return Group(title, Text(f"damaged: {status.problem}", STYLES["damaged"]))
     what = f"{status.method} on {status.data}, seed {status.seed}"
     parts: list[RenderableType] = [title, Text(one_line(what)), _progress(status)]
@@ -91,6 +93,8 @@ def one_run(path: str | Path, status: Status, width: int) -> RenderableType:
         shown = " ".join(map(str, sizes[:_MOST_SIZES])) + (" ..." if len(sizes) > _MOST_SIZES else "")
         ari = "" if status.ari is None else f"   ARI {status.ari:.3f}"
         parts.append(Text(f"clusters {len(sizes)}, sizes {shown}{ari}"))
+    if status.problem is not None:
+        parts.append(Text(status.problem, STYLES[status.state]))
     return Group(*parts)
 
 

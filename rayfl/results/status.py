@@ -20,8 +20,11 @@ from rayfl.uris import without_secrets
 if TYPE_CHECKING:
     import pandas as pd
 
-#: running: a process writes to the folder. unfinished: none does, and rounds are missing. damaged: it cannot be read.
-State = Literal["done", "stopped early", "running", "unfinished", "damaged"]
+#: running: a process writes to the folder. unfinished: none does, and rounds are missing. failed: the same, and the
+#: sweep that it is of has noted why. damaged: it cannot be read.
+State = Literal["done", "stopped early", "running", "unfinished", "failed", "damaged"]
+#: Beside the runs of a sweep: a text file for each that failed.
+FAILURES = "failures"
 #: States that only a new start of the run changes.
 COMPLETE = ("done", "stopped early")
 #: The pace of a run is the mean over its last rounds, since not every round is evaluated.
@@ -35,7 +38,7 @@ class Status:
     run: Run
     state: State
     writing: bool | None = None  # whether a process writes to the folder; None where there are no locks to tell
-    problem: str | None = None  # why it is damaged
+    problem: str | None = None  # why it failed or is damaged
     method: str | None = None  # with its add-ons
     data: str | None = None
     seed: int | None = None
@@ -70,10 +73,13 @@ def read_status(run: Run) -> Status:
         config, rounds = run.config, run.rounds
         stopped, finished = run.stopped_early, run.finished
         metric = main_metric(rounds)
+        failure = None if finished or writing else _failure(run)
+        left: State = "running" if writing else "unfinished" if failure is None else "failed"
         return Status(
             run,
-            state="stopped early" if stopped else "done" if finished else "running" if writing else "unfinished",
+            state="stopped early" if stopped else "done" if finished else left,
             writing=writing,
+            problem=failure,
             method=method_with_addons(config),
             data=config.data.source,
             seed=config.seed,
@@ -127,6 +133,22 @@ def _begun(run: Run) -> float | None:
         with suppress(OSError):
             times.append((Path(run.path) / name).lstat().st_mtime)
     return min(times, default=None)
+
+
+def _failure(run: Run) -> str | None:
+    """Return the last line that a sweep has noted of a run that failed, which names the error; None if it did not."""
+    if "://" in run.path:
+        return None
+    folder = Path(run.path)
+    try:
+        with (folder.parent / FAILURES / f"{folder.name}.txt").open(encoding="utf-8", errors="replace") as file:
+            lines = file.read(_MOST_TEXT).strip().splitlines()
+    except OSError:
+        return None
+    return one_line(without_secrets(lines[-1].strip() if lines else "it failed"))
+
+
+_MOST_TEXT = 100_000
 
 
 def _reason(error: Exception) -> str:

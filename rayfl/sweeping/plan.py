@@ -14,12 +14,12 @@ from rayfl.config import Config, load_config
 from rayfl.config.loading import config_tree
 from rayfl.errors import InputError
 from rayfl.results import Storage, load_begun
+from rayfl.results.status import FAILURES
 from rayfl.simulation.checkpoints import as_config, refuse_changes
 from rayfl.simulation.preparation import resolve
 from rayfl.sweeping.grid import Grid
 
 MANIFEST = "sweep.json"
-FAILURES = "failures"
 _MOST_LINES = 10
 
 State = Literal["new", "unfinished", "done", "failed"]
