@@ -163,7 +163,7 @@ def after_trying(prepared: Prepared, asked: Training, reason: str | None) -> Pre
         return prepared
     if asked == "vectorised":
         name = prepared.config.model.name
-        raise InputError(f"training=vectorised does not go with model.name={name}: {reason}; use training=loop")
+        raise InputError(f"training=vectorised does not work with model.name={name}: {reason}; use training=loop")
     return _settled(prepared.config, "loop", prepared.dataset, prepared.partition)
 
 
