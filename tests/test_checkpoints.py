@@ -204,7 +204,7 @@ def test_checkpoints_work_on_any_storage(ray_session: None, tmp_path: Path, buck
         short = simulate(load_config(None, [*common, "rounds=4", f"output.dir={where}", "name=x"]), Screen(quiet=True))
         assert short.path.startswith(("s3://results/runs/x?endpoint_override=", "memory://", "/"))
         assert set(short.rounds["run"]) == {"x"}
-        with pytest.raises(InputError, match="is there already"):
+        with pytest.raises(InputError, match="exists already"):
             simulate(load_config(None, [*common, f"output.dir={where}", "name=x"]), Screen(quiet=True))
         names = Storage(short.path).list("checkpoints")
         assert [n for n in names if n.startswith("round")] == ["round-000002.json", "round-000003.json"]

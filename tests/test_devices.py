@@ -166,5 +166,5 @@ def test_on_gpus_the_actors_try_the_vectorised_trainer_and_auto_takes_the_loop_i
     run = simulate_quietly(*words)
     assert run.config.training == "loop"
     assert len(run.rounds) == 2
-    with pytest.raises(InputError, match=r"training=vectorised does not go with model\.name=unfit:Net.*control flow"):
+    with pytest.raises(InputError, match=r"training=vectorised does not work with model\.name=unfit:Net.*control flow"):
         simulate_quietly(*words, "training=vectorised", "name=refused")

@@ -103,7 +103,7 @@ def test_a_run_whose_name_was_taken_while_it_started_leaves_that_folder_as_it_is
     def be_faster() -> None:
         taken.update(contents(Path(run(tmp_path, "name=a", "rounds=2", "seed=1").path)))
 
-    with pytest.raises(InputError, match="is there already, and results are never overwritten"):
+    with pytest.raises(InputError, match="exists already, and results are never overwritten"):
         run(tmp_path, "name=a", "rounds=3", "seed=2", screen=Meddler("training:", be_faster))
     assert taken
     assert contents(tmp_path / "a") == taken

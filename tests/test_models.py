@@ -418,7 +418,7 @@ def test_an_imported_network_is_initialised_by_the_seed_and_lazy_layers_are_sett
         ("own_networks.deeper:Net", {}, ["own_networks"]),
         ("broken_networks:Net", {}, ["broken_networks", "a_package_that_is_not_there"]),
         ("raising_networks:Net", {}, ["raising_networks", "ZeroDivisionError"]),
-        (":Net", {}, ["no import path", "package.module:Name"]),
+        (":Net", {}, ["not an import path", "package.module:Name"]),
         ("own_networks:Plane", {}, ["no class 'Plane'", "did you mean 'Plain'?"]),
         ("own_networks:number", {}, ["gives a int", "torch.nn.Module"]),
         ("own_networks:Plain", {"unit": 3}, ["model.options={'unit': 3}", "'unit'", "units=5"]),

@@ -43,7 +43,7 @@ def test_a_network_that_cannot_be_trained_together_is_trained_alone_by_auto_and_
     words = ["model.name=own_net:Net", "partition.clients=4"]
     assert prepare(load_config(None, words)).config.training == "loop"
     with pytest.raises(
-        InputError, match=r"training=vectorised does not go with model\.name=own_net:Net.*training=loop"
+        InputError, match=r"training=vectorised does not work with model\.name=own_net:Net.*training=loop"
     ):
         prepare(load_config(None, [*words, "training=vectorised"]))
 

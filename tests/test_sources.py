@@ -303,7 +303,7 @@ def test_a_faulty_table_is_told_in_one_line(
 
 def test_lists_of_unlike_length_are_told(tmp_path: Path) -> None:
     frame = pd.DataFrame({"x": [[1.0, 2], [3.0]], "label": [0, 1]})
-    assert "lists of unlike length" in fault("parquet", save(frame, tmp_path / "a.parquet"))
+    assert "lists of different lengths" in fault("parquet", save(frame, tmp_path / "a.parquet"))
 
 
 # --- image folder

@@ -32,7 +32,7 @@ class CamOptions(Section):
     residual: bool = Field(
         True,
         description="train each model with the other one's logits added; false: FedAvg and the method are trained "
-        'apart and their logits added in tests only, "FedAvg + IFCA" and "FedAvg + FeSEM" of thesis Table 7.5 (Eq. 7.36)',
+        'apart and their logits added in tests only: "FedAvg + IFCA" and "FedAvg + FeSEM", thesis Table 7.5 (Eq. 7.36)',
     )
 
 

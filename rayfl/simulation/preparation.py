@@ -188,14 +188,14 @@ def after_trying(prepared: Prepared, asked: Training, reason: str | None) -> Pre
         return prepared
     if asked == "vectorised":
         name = prepared.config.model.name
-        raise InputError(f"training=vectorised does not go with model.name={name}: {reason}; use training=loop")
+        raise InputError(f"training=vectorised does not work with model.name={name}: {reason}; use training=loop")
     return _settled(prepared.config, "loop", prepared.dataset, prepared.partition)
 
 
 def _settled(
     config: Config, training: Training, dataset: Dataset, partition: Partition, model: "FlatModel | None" = None
 ) -> Prepared:
-    """Return all that follows from the choice of a trainer; `model` is the network as the config has it, if it is built."""
+    """Return all that follows from the choice of a trainer; `model` is the network, if it is built."""
     from rayfl.models.zoo import wants_channels_last
 
     config = config.model_copy(update={"training": training})

@@ -104,7 +104,7 @@ class Simulation:
     def _start_callbacks(self) -> None:
         states = self._checkpoints.callback_states()
         for name in self._callbacks.missing(states):
-            self._screen.warn(f"the run had a callback {name}, which is not given now: it goes on without")
+            self._screen.warn(f"the run had a callback {name}, which is not given now: the run goes on without it")
         self._callbacks.start(RunFacts.of(self._prepared, self._storage.path, self._checkpoints.round), states)
 
     # -- a round -----------------------------------------------------------------------------------------------
@@ -172,7 +172,9 @@ class Simulation:
         self._failures += 1
         self._screen.warn(f"round {self._number}: {error}")
         if self._failures >= MOST_LOSSES:
-            raise LostError(f"round {self._number} was lost {self._failures} times in a row, last by {error}") from None
+            raise LostError(
+                f"round {self._number} was lost {self._failures} times in a row, last because of {error}"
+            ) from None
 
     def _recover(self) -> None:
         what = self._server.recover()

@@ -132,4 +132,4 @@ def _clients(values: Any, samples: int, where: str) -> tuple[np.ndarray | None, 
 def _as_many(values: np.ndarray, samples: int, where: str) -> None:
     if values.ndim == 0 or len(values) != samples:
         found = len(values) if values.ndim else 1
-        raise InputError(f"{where} has {found} values for {samples} samples: they must be as many")
+        raise InputError(f"{where} has {found} values for {samples} samples: the two numbers must be equal")

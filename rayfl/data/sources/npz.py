@@ -58,11 +58,11 @@ def read_npz(path: Path, where: str) -> Samples:
         if len(labels[-1]) != len(images[-1]):
             raise InputError(
                 f"{where}: {split}_images has {len(images[-1])} images but {split}_labels {len(labels[-1])}"
-                " labels: they must be as many"
+                " labels: the two numbers must be equal"
             )
     shapes = {part.shape[1:] for part in images}
     if len(shapes) > 1:
-        raise InputError(f"{where}: the splits have images of unlike shapes {sorted(shapes)}: make them one size")
+        raise InputError(f"{where}: the splits have images of different shapes {sorted(shapes)}: make them one size")
     split_of = np.repeat(splits, [len(part) for part in labels])
     return Samples(
         np.concatenate(images),

@@ -130,7 +130,7 @@ def _list_column(column: Any, where: str) -> np.ndarray:
     rows = column.combine_chunks()
     lengths = rows.value_lengths().to_numpy(zero_copy_only=False)
     if rows.null_count or len(np.unique(lengths)) != 1 or lengths[0] == 0:
-        raise InputError(f"{where} has missing lists or lists of unlike length: make every list as long")
+        raise InputError(f"{where} has missing lists or lists of different lengths: make every list as long")
     return rows.flatten().cast("float64", safe=False).to_numpy(zero_copy_only=False).reshape(len(lengths), -1)
 
 
@@ -190,7 +190,7 @@ def read_table(path: Path, where: str) -> pd.DataFrame:
             # Roles called "NA" or "None" are names, not gaps.
             return pd.read_csv(path, keep_default_na=False)
     except Exception as error:
-        raise InputError(f"{where} cannot be read as a table ({reason(error)}): get a whole copy of it") from None
+        raise InputError(f"{where} cannot be read as a table ({reason(error)}): get a complete copy of it") from None
     raise InputError(f"{where} is of no known kind: use a .txt, .csv, .csv.gz or .parquet file")
 
 

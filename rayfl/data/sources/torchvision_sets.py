@@ -98,7 +98,7 @@ def _with_writers(samples: Samples, root: Path, column: str) -> Samples:
     need_columns(list(table.columns), ["split", "index", "label", column], where, "partition.column")
     position = table["index"].to_numpy() + np.where(table["split"] == "test", np.count_nonzero(~samples.is_test), 0)
     if not np.array_equal(np.sort(position), np.arange(len(samples.labels))):
-        raise InputError(f"{where} must name every MNIST image once, by split and index: get a whole copy of it")
+        raise InputError(f"{where} must name every MNIST image once, by split and index: get a complete copy of it")
     table = table.iloc[np.argsort(position)]
     if not np.array_equal(table["label"].to_numpy(), samples.labels):
         raise InputError(f"{where} has other labels than MNIST itself: get the file that belongs to this copy")
