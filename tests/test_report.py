@@ -237,12 +237,12 @@ def test_a_hundred_thousand_clients_make_a_page_below_10_mb_that_says_what_was_s
 
 def test_a_hundred_runs_make_a_page_below_10_mb_that_says_which_are_shown(tmp_path: Path) -> None:
     for number in range(100):
-        written_run(tmp_path, f"run{number:03d}", 12, 4, seed=number % 5, **{"local.lr": 0.01 * (1 + number // 5)})
+        written_run(tmp_path, f"run{number:03d}", 12, 4, seed=number // 5, **{"local.lr": 0.01 * (1 + number % 5)})
     file = rayfl.report(tmp_path, tmp_path / "r.html")
     assert file.stat().st_size < 10_000_000
     page = file.read_text()
     assert "Of 100 runs, the first seed of each configuration is here" in page
-    assert len([name for name in figures(page) if name.startswith("strip-")]) == 20
+    assert len([name for name in figures(page) if name.startswith("strip-")]) == 5
     assert "sensitivity-local.lr" in figures(page)
 
 

@@ -40,7 +40,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("browser")
     report_runs.study(folder)
     nasty = "x:<img src=http://evil.example/a.png><b>bold</b></script><script>window.hacked=1</script>"
-    report_runs.written_run(folder, "hostile", 8, 4, method=nasty, extras={"recoveries": [nasty]}, seed=0)
+    same = {"model.name": "mlp", "local.steps": 2}
+    report_runs.written_run(folder, "hostile", 8, 4, method=nasty, extras={"recoveries": [nasty]}, **same)
     return rayfl.report(folder, folder / "report.html")
 
 

@@ -16,7 +16,7 @@ from rayfl.analysis.report.text import plain
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 _INK, _SOFT, _LINE = "#1c2430", "#55606e", "#e9edf1"
 #: A Plotly colour scale from none to much.
-SEQUENTIAL = [[at / (len(HEAT) - 1), colour] for at, colour in enumerate(HEAT)]
+SEQUENTIAL: list[list[Any]] = [[at / (len(HEAT) - 1), colour] for at, colour in enumerate(HEAT)]
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,11 @@ def band(x: Any, low: Any, high: Any, name: str, look: Look, **more: Any) -> dic
         "legendgroup": plain(name),
     }
     return {**trace, **more}
+
+
+def reversed_scale() -> list[list[Any]]:
+    """Return the colour scale from much to none: for distances, where little means alike."""
+    return [[1 - at, colour] for at, colour in reversed(SEQUENTIAL)]
 
 
 def transparent(colour: str, share: float) -> str:

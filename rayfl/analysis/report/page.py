@@ -180,7 +180,7 @@ def _asset(name: str) -> str:
 
 
 def _library() -> str:
-    """Return the plotly.js that the Python package brings along; the package itself is not imported, which is slow."""
+    """Return the plotly.js that the Python package brings along; its figures, which are slow, are not used."""
     script = (files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
     if "</script" in script.lower() or "<!--" in script:
         raise RuntimeError("this version of plotly.js cannot stand inside a page: install another version of plotly")

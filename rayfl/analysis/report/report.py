@@ -73,8 +73,8 @@ def report_html(study: Study) -> str:
     """Return the page."""
     details, left_out = _details(study)
     sections = [
-        overview.compared(study),
         table_section(study),
+        overview.compared(study),
         curve_section(study),
         paired_section(study),
         sensitivity_section(study),
@@ -135,7 +135,9 @@ def _details(study: Study) -> tuple[list[Section], list[str]]:
     """Return the sections that show one run at a time, and sentences about what is not on the page."""
     topics = _topics()
     variants: dict[str, dict[int, Sequence[Block]]] = {topic.name: {} for topic in topics}
-    spent, shown, too_many = 0, [], []
+    shown: list[int] = []
+    too_many: list[int] = []
+    spent = 0
     for number in study.detailed:
         if not len(study.runs[number].rounds):
             continue

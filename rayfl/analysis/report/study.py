@@ -165,10 +165,10 @@ def make_study(
 def main_metric(runs: "Sequence[Run]") -> str:
     """Return the metric that runs are compared by: accuracy, or the first metric that their task has instead."""
     for run in runs:
-        names = [name for name in run.rounds if name not in _OTHER and not name.endswith("_mean")]
+        names = [name for name in map(str, run.rounds) if name not in _OTHER and not name.endswith("_mean")]
         for name in names:
             if run.rounds[name].notna().any():
-                return str(name)
+                return name
     return "accuracy"
 
 

@@ -24,13 +24,13 @@ def number(value: float | None, digits: int = 4) -> str:
     return f"{value:.{digits}g}"
 
 
-def signed(value: float) -> str:
+def signed(value: float, digits: int = 4) -> str:
     """Return a difference with its sign.
 
     >>> signed(0.25), signed(-0.25)
     ('+0.2500', '\u22120.2500')
     """
-    return ("+" if value >= 0 else "\u2212") + number(abs(value))
+    return ("+" if value >= 0 else "\u2212") + number(abs(value), digits)
 
 
 def plus_minus(mean: float, std: float | None) -> str:

@@ -39,7 +39,7 @@
     plot.dataset.drawn = "yes";
     const figure = figures[plot.dataset.chart];
     const narrow = plot.clientWidth < NARROW;
-    Plotly.newPlot(plot, figure.data, fitted(figure, plot.clientWidth), { ...config, displayModeBar: narrow ? false : "hover" });
+    Plotly.newPlot(plot, figure.data, fitted(figure, plot.clientWidth), { ...config, displayModeBar: !narrow });
   }
 
   const near = new IntersectionObserver(

@@ -19,7 +19,8 @@ def clients_section(study: Study) -> Section | None:
     if not any(study.metric in run.clients and run.clients[study.metric].notna().any() for run in study.runs):
         return None
     frame = client_distribution(study.runs, study.metric)
-    traces, rows, sampled = [], [], False
+    rows: list[list[Cell | str]] = []
+    traces, sampled = [], False
     for label in study.distinct:
         of = frame[frame["label"] == label]
         if of.empty:
@@ -93,7 +94,7 @@ def _worst(study: Study) -> Folded:
         rows = [
             [
                 str(row.client),
-                number(row.value),
+                number(float(str(row.value))),
                 _label(row.cluster),
                 _label(row.true_cluster),
                 f"{row.n_train:,}",

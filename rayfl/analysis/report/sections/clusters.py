@@ -205,7 +205,7 @@ def _flow(table: pd.DataFrame, number: int) -> Chart | None:
     for stage in range(len(at) - 1):
         pair = stages.iloc[:, [stage, stage + 1]].dropna().astype(int)
         counts = pair.value_counts(sort=False)
-        for (before, after), size in counts.items():  # type: ignore[misc]
+        for (before, after), size in zip(counts.index.tolist(), counts.tolist(), strict=True):
             links["source"].append(nodes[stage, before])
             links["target"].append(nodes[stage + 1, after])
             links["value"].append(int(size))

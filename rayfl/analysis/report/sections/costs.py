@@ -56,7 +56,7 @@ def _targets(study: Study) -> list[Block]:
     if target is None:
         return []
     frame = time_to_target(study.runs, target, study.metric)
-    rows = []
+    rows: list[list[Cell | str]] = []
     for label in study.distinct:
         of = frame[frame["label"] == label]
         if of.empty:

@@ -132,7 +132,7 @@ def _differences(study: Study, values: Mapping[str, list[str]]) -> DataTable:
         _seeds([run.config.seed for run, other in zip(study.runs, study.names, strict=True) if other == name])
         for name in study.distinct
     ]
-    rows = [
+    rows: list[list[Cell | str]] = [
         [Cell(cut(name), colour=study.looks[name].colour), *[of[place] for of in values.values()], seeds[place]]
         for place, name in enumerate(study.distinct)
     ]

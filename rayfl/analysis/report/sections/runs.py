@@ -15,7 +15,8 @@ _MOST_NOTES = 100
 
 def recovery_section(study: Study) -> Section | None:
     """Return what runs recovered from; None if nothing happened."""
-    rows, total = [], 0
+    rows: list[list[str]] = []
+    total = 0
     for run_number, run in enumerate(study.runs):
         found = recoveries(run)
         total += len(found)

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from rayfl.analysis.report.blocks import Block, Chart, Row
-from rayfl.analysis.report.charts import SEQUENTIAL, axis, figure
+from rayfl.analysis.report.charts import SEQUENTIAL, axis, figure, reversed_scale
 from rayfl.analysis.report.sampling import said, stratified
 from rayfl.analysis.report.sections.clusters import cluster_scale
 from rayfl.analysis.report.study import Study
@@ -39,7 +39,7 @@ def matrix(study: Study, number: int) -> list[Block]:
     rows = stratified(np.column_stack([found.cluster, found.truth]), MOST_CLIENTS)
     shown = found.only(rows)
     names = [f"client {client}" for client in shown.members]
-    scale = SEQUENTIAL if found.is_similarity else [[1 - at, colour] for at, colour in reversed(SEQUENTIAL)]
+    scale = SEQUENTIAL if found.is_similarity else reversed_scale()
     apart = shown.values[~np.eye(len(shown), dtype=bool)]
     heat = {
         "type": "heatmap",
@@ -175,7 +175,12 @@ def _strips(
             }
         )
         begin = main + (place - 2) * width + 0.02
-        span = {"domain": [begin, begin + width - 0.02], "side": "top", "showgrid": False, "tickangle": -40}
+        span: dict[str, Any] = {
+            "domain": [begin, begin + width - 0.02],
+            "side": "top",
+            "showgrid": False,
+            "tickangle": -40,
+        }
         axes[f"xaxis{place}"] = axis(type="category", **span)
     return strips, axes
 

@@ -53,7 +53,7 @@ def _table(study: Study, rows: pd.DataFrame, caption: str, place: int) -> DataTa
     beside = [entry for entry in _BESIDE if rows[entry[0]].notna().any()]
     paired = bool((rows["pairs"] > 0).any())
     columns = ["method", metric_name(study.metric), "seeds"]
-    columns += [f"difference to {study.comparison.baseline}"] if paired and study.comparison is not None else []
+    columns += [f"against {study.comparison.baseline}"] if paired and study.comparison is not None else []
     hints = {len(columns) + n: hint for n, (_, _, hint, _) in enumerate(beside)}
     columns += [heading for _, heading, _, _ in beside]
     cells = []
@@ -74,7 +74,7 @@ def _table(study: Study, rows: pd.DataFrame, caption: str, place: int) -> DataTa
 def _difference(row: dict[Any, Any]) -> Cell:
     if not row["pairs"]:
         return Cell(NOTHING)
-    interval = "" if math.isnan(row["low"]) else f"({signed(row['low'])} to {signed(row['high'])})"
+    interval = "" if math.isnan(row["low"]) else f"({signed(row['low'], 3)} to {signed(row['high'], 3)})"
     test = "" if math.isnan(row["p"]) else f"; sign-flip test: p = {row['p']:.3g}"
     pairs = f"{row['pairs']} pairs of runs" if row["pairs"] > 1 else "one pair of runs"
     return Cell(signed(row["difference"]), mark=interval, hint=f"{pairs}{test}")
