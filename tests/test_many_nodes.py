@@ -88,7 +88,7 @@ PLACES = """
 import json, sys
 import ray
 from rayfl.config import load_config
-from rayfl.actors import supervisor as ray_server
+from rayfl.actors import cluster, supervisor as ray_server
 from rayfl.actors.cluster import connected, nodes
 from rayfl.simulation.preparation import prepare
 
@@ -96,7 +96,7 @@ p = prepare(load_config(None, sys.argv[1:]))
 with connected(p.config.ray), ray_server.ray_server(p.config, lambda: p) as server:
     found = []
     for order in (1, -1):
-        ray_server.nodes = lambda config: nodes(config)[::order]
+        cluster.nodes = lambda config: nodes(config)[::order]
         found.append([place.node_id for place in server._room()])
     have = {server.seats[0].node, ray.get_runtime_context().get_node_id()}
     print(json.dumps([found, sorted(have)]))

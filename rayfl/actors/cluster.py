@@ -6,7 +6,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import floor
@@ -201,6 +201,24 @@ def client_strategy(config: RayConfig) -> Any:
     """Return how Ray is to place the client actors: inside the placement group if there is one, else spread."""
     group = placement_group(config)
     return "SPREAD" if group is None else PlacementGroupSchedulingStrategy(group)
+
+
+def free_places(
+    config: RayConfig, taken: Sequence[str], joining: int, cut_off: Collection[str], holding: Collection[str]
+) -> list[Any]:
+    """Return a place for each client actor that could be started now, besides those on the nodes `taken`.
+
+    By turns over the nodes, but first over those that hold the data already, to which nothing would have to be sent.
+    """
+    offered = nodes(config)
+    if placement_group(config) is not None:
+        room = sum(n.actors for n in offered) - len(taken) - joining
+        return [client_strategy(config)] * max(0, room)
+    free = {n.id: n.actors - list(taken).count(n.id) for n in offered if n.id not in cut_off}
+    by_turns = [id for turn in range(max(free.values(), default=0)) for id, room in free.items() if turn < room]
+    places = sorted(by_turns, key=lambda id: id not in holding)
+    places = places[: max(0, len(places) - joining)]
+    return [NodeAffinitySchedulingStrategy(id, soft=False) for id in places]
 
 
 def server_strategy(config: RayConfig, trusted: Collection[str] | None = None) -> NodeAffinitySchedulingStrategy:

@@ -11,15 +11,14 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import ray
 from ray.exceptions import RayError
 from ray.experimental import get_local_object_locations
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rayfl.actors.client_actor import HEALTH, ClientActor, Seat
 from rayfl.actors.cluster import (
     actors_that_fit,
     client_strategy,
     explain_unplaced,
+    free_places,
     head_answers,
-    nodes,
     placement_group,
     server_strategy,
 )
@@ -396,20 +395,8 @@ class RayServer:
         return started
 
     def _room(self) -> list[Any]:
-        """Return a place for each client actor that could be started now: by turns over the nodes, but first over those
-        that hold the data already, to which nothing would have to be sent.
-        """
-        config, offered = self._config.ray, nodes(self._config.ray)
-        if placement_group(config) is not None:
-            room = sum(n.actors for n in offered) - len(self._clients) - len(self._joining)
-            return [client_strategy(config)] * max(0, room)
-        taken = [c.seat.node for c in self._clients if c.seat] + [""] * len(self._joining)
-        free = {n.id: n.actors - taken.count(n.id) for n in offered if n.id not in self._cut_off}
-        by_turns = [id for turn in range(max(free.values(), default=0)) for id, room in free.items() if turn < room]
-        holding = self._nodes_with_data()
-        places = sorted(by_turns, key=lambda id: id not in holding)
-        places = places[: max(0, len(places) - len(self._joining))]
-        return [NodeAffinitySchedulingStrategy(id, soft=False) for id in places]
+        taken = [client.seat.node for client in self._clients if client.seat]
+        return free_places(self._config.ray, taken, len(self._joining), self._cut_off, self._nodes_with_data())
 
     def _nodes_with_data(self) -> set[str]:
         """Return the nodes whose object stores have a copy; none if the data are so small that they have no place."""
