@@ -397,3 +397,12 @@ def test_a_comparison_has_a_row_per_run_that_was_used(tmp_path: Path) -> None:
     found: Comparison = compare_runs(load_all(tmp_path))
     assert found.runs["value"].tolist() == [0.1, 0.2, 0.3, 0.4]
     assert found.runs["seed"].tolist() == [0, 1, 0, 1]
+
+
+def test_a_damaged_table_is_named_in_one_line(tmp_path: Path) -> None:
+    seeds(tmp_path, {"fedavg": [0.5], "ifca": [0.6]})
+    (table,) = (tmp_path / "ifca-0" / "rounds").glob("*.parquet")
+    table.write_bytes(table.read_bytes()[:100])
+    with pytest.raises(InputError, match=r"ifca-0/rounds/part-00000\.parquet is damaged \(.*\): restore it") as error:
+        rayfl.compare(tmp_path)
+    assert len(error.value.lines) == 1

@@ -169,8 +169,15 @@ class Run:
         return SavedModels(self._storage, self.config, number, self.objects)
 
     def _table(self, name: str, order: list[str], schema: pa.Schema | None = None) -> "pd.DataFrame":
-        files = [f for f in self._storage.list(name) if f.endswith(".parquet")]
-        parts = [read_table(self._storage.read(f"{name}/{f}")) for f in files]
+        parts = []
+        for file in [f for f in self._storage.list(name) if f.endswith(".parquet")]:
+            try:
+                parts.append(read_table(self._storage.read(f"{name}/{file}")))
+            except (pa.ArrowException, ValueError) as error:
+                reason = (str(error) or type(error).__name__).splitlines()[0]
+                raise InputError(
+                    f"{self.path}/{name}/{file} is damaged ({reason}): restore it, or move the run away"
+                ) from None
         # A run of version 0.1 has fewer columns, one with metrics of its own more.
         every = pa.schema([field.with_nullable(True) for field in schema or TABLES[name]])
         frame = pa.concat_tables([every.empty_table(), *parts], promote_options="default").to_pandas()
