@@ -1,11 +1,14 @@
 """The report without a browser: its numbers are those of the tables, its text is escaped, its size is limited."""
 
+import doctest
+import json
 import re
 import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pandas as pd
@@ -14,7 +17,9 @@ import report_runs
 from report_runs import figures, small_run, trace, written_run
 
 import rayfl
+from rayfl.analysis.report import charts, sampling, text, wording
 from rayfl.analysis.report.sampling import stratified
+from rayfl.analysis.report.text import script_json
 from rayfl.errors import InputError
 
 
@@ -355,3 +360,17 @@ def test_runs_that_did_not_begin_alike_are_not_paired(tmp_path: Path) -> None:
     small_run(tmp_path, "name=local1", "seed=1", "method.name=local", "rounds=2", "partition.seed=5")
     dots = figures(rayfl.report(tmp_path, tmp_path / "r.html").read_text())["paired"]["data"][0]
     assert [point[0] for point in dots["customdata"]] == [0]
+
+
+def test_data_in_the_page_cannot_close_its_script() -> None:
+    value = {"name": "</script><!-- \u2028 & ]]>", "numbers": np.array([1 / 3, np.nan])}
+    written = script_json(value)
+    assert not set("<>&\u2028") & set(written)
+    assert json.loads(written) == {"name": value["name"], "numbers": [0.33333, None]}
+
+
+@pytest.mark.parametrize("module", [charts, sampling, text, wording])
+def test_the_examples_in_docstrings_hold(module: ModuleType) -> None:
+    result = doctest.testmod(module)
+    assert result.attempted
+    assert not result.failed

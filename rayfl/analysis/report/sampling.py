@@ -11,7 +11,7 @@ def stratified(groups: np.ndarray, most: int) -> np.ndarray:
     Every group has at least one member, as long as there are no more groups than `most`.
 
     >>> stratified(np.array([0, 0, 0, 0, 1, 1]), 3).tolist()
-    [0, 3, 4]
+    [0, 1, 4]
     """
     if len(groups) <= most:
         return np.arange(len(groups))
