@@ -74,11 +74,9 @@ def resume(
     from rayfl.given import given_objects
     from rayfl.launch import resume as go_on
     from rayfl.simulation.screen import Screen
-    from rayfl.simulation.shortening import shorten
 
     objects, named = _split(callbacks)
     with given_objects(overrides) as keys:
-        shorten(path, {**keys, **named}, Screen(quiet))
         return _with_objects(go_on(path, {**keys, **named}, Screen(quiet), objects, keep=True))
 
 

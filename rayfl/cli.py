@@ -63,9 +63,7 @@ def resume(
     with _told_when_stopped():
         from rayfl.launch import resume as go_on
         from rayfl.simulation.screen import Screen
-        from rayfl.simulation.shortening import shorten
 
-        shorten(path, overrides or [], Screen())
         go_on(path, overrides or [], Screen())
 
 

@@ -12,6 +12,7 @@ from rayfl.simulation.callbacks import Callback
 from rayfl.simulation.opening import Opener, RunsRounds, opened_here
 from rayfl.simulation.preparation import Prepared
 from rayfl.simulation.screen import Screen
+from rayfl.simulation.shortening import shorten
 from rayfl.simulation.starting import Overrides
 
 
@@ -29,7 +30,8 @@ def resume(
     callbacks: Sequence[Callback] = (),
     keep: bool = False,
 ) -> Run:
-    """Go on with the run in a folder, to the same bits; `keep` is as in `simulate`."""
+    """Go on with the run in a folder, to the same bits, with more rounds or fewer; `keep` is as in `simulate`."""
+    shorten(path, overrides, screen)
     return starting.resume(path, partial(opener, keep=keep), overrides, screen, callbacks)
 
 

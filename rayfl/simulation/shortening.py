@@ -15,7 +15,7 @@ from rayfl.simulation.checkpoints import Checkpoints, as_config, refuse_changes
 from rayfl.simulation.folder import CONFIG, config_file
 from rayfl.simulation.preparation import task_metrics
 from rayfl.simulation.screen import Screen
-from rayfl.simulation.starting import Overrides, _refuse_unnamed_code
+from rayfl.simulation.starting import Overrides, refuse_unnamed_code
 
 
 def shorten(path: str | Path, overrides: Overrides = (), screen: Screen | None = None) -> None:
@@ -33,7 +33,7 @@ def shorten(path: str | Path, overrides: Overrides = (), screen: Screen | None =
             return
         config = load_config(run.config, overrides)
         refuse_changes(run.config, config)
-        _refuse_unnamed_code(run, overrides)
+        refuse_unnamed_code(run, overrides)
         check_objects(config)
         checkpoints = Checkpoints(storage, run.config)
         written = check_tables(storage, checkpoints.find(), config.method.name, config.seed, task_metrics(config.task))

@@ -60,7 +60,7 @@ def resume(
         run = load_begun(path)
         config = load_config(run.config, overrides)
         refuse_changes(run.config, config)
-        _refuse_unnamed_code(run, overrides)
+        refuse_unnamed_code(run, overrides)
         if config.rounds < run.config.rounds:
             raise InputError(f"rounds={config.rounds}: a run of {run.config.rounds} rounds can only be given more")
         config = resolve(config)
@@ -159,7 +159,7 @@ def _how_to_go_on(storage: Storage, checkpoints: Checkpoints, stop: Stop) -> Ite
         ) from None
 
 
-def _refuse_unnamed_code(run: Run, overrides: Overrides) -> None:
+def refuse_unnamed_code(run: Run, overrides: Overrides) -> None:
     """Import only what the user has named: a folder's config may be somebody else's."""
     code, named = named_code(run.config), _values(overrides)
     unnamed = {key: names for key, names in code.items() if not set(names) <= _names_in(named.get(key))}
