@@ -618,7 +618,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], None], list[str], str]] = {
     "a config that is gone": (lambda f: (f / "config.yaml").unlink(), [], r"config\.yaml missing"),
     "another method": (lambda f: None, ["method.name=fedavg"], r"method\.name='fedavg': the run began with 'fedac'"),
     "another learning rate": (lambda f: None, ["local.lr=0.2"], r"local\.lr=0\.2: the run began with 0\.1"),
-    "fewer rounds": (lambda f: None, ["rounds=4"], r"can only be given more"),
+    "fewer rounds than are written": (lambda f: None, ["rounds=4"], r"5 rounds of the run are there, and no results"),
     "an unknown key": (lambda f: None, ["rouds=9"], r"did you mean 'rounds'"),
     "other data": (
         lambda f: rewrite(f, lambda tree: tree.update(data="0" * 32)),
