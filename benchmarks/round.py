@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def smaller(work: Work) -> Work:
-    return replace(work, clients=20, cohort=20, samples=2400)
+    return replace(work, clients=12, cohort=12, samples=1440)
 
 
 def measured(work: Work, method: str, folder: Path, repetitions: int) -> list[Row]:

@@ -23,9 +23,9 @@ METHODS = ["fedavg", "ifca", "fesem", "fedac", "fedper", "local"]
 
 def main() -> None:
     quick = is_quick(__doc__)
-    methods, seeds, rounds = (METHODS[:2], 2, 2) if quick else (METHODS, 5, 20)
+    methods, seeds, rounds = (METHODS[:2], 1, 2) if quick else (METHODS, 5, 20)
     report = Report("sweep", quick)
-    words = [f"rounds={rounds}", "evaluate.every=5"]
+    words = [f"rounds={rounds}", "evaluate.every=5", *(["federation=serial"] if quick else [])]
     grid = [f"method.name={','.join(methods)}", f"seed=0..{seeds - 1}", *words]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -42,7 +42,7 @@ def test_a_sweep_is_compared_with_its_runs_one_by_one_and_killed(tmp_path: Path)
     _, rows = run(tmp_path, "sweep")
     (row,) = rows.to_dict("records")
     assert row["ratio"] == pytest.approx(row["reference_seconds"] / row["seconds"])
-    assert row["note"].endswith("of 4 runs, started again: equal tables")
+    assert row["note"].endswith("of 2 runs, started again: equal tables")
 
 
 def test_trainers_are_compared_and_the_rule_is_judged_by_the_best(tmp_path: Path) -> None:

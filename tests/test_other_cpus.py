@@ -17,9 +17,12 @@ TESTS = Path(__file__).parent
 TRAINERS = ["test_vectorised.py", "test_layers.py", "test_stacked.py", "test_choice.py", "test_training.py", "-k"]
 #: Which shapes kernels are called with does not depend on the CPU.
 TRAINERS += ["not no_kernel_is_called_with_shapes"]
-#: All of one process, and of the many that compare both federations a few of each kind.
+#: Of the many that compare numbers of workers and both federations, some of each kind.
 SAME_BITS = ["test_every_method.py", "test_federation.py", "-k"]
-SAME_BITS += ["number_of_workers or too or (both_federations and (fedac or ifca or fedtsdp or wecfl or ditto))"]
+SAME_BITS += [
+    "(number_of_workers and (cam or con or ditto or fedprox or fedtsdp)) or batch_norm_and_dropout"
+    " or (both_federations and (fedac or wecfl))"
+]
 
 
 @pytest.mark.slow
