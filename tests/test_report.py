@@ -312,7 +312,7 @@ def test_bad_input_is_told_in_one_line(folder: Path, tmp_path: Path) -> None:
         rayfl.report(tmp_path / "empty", tmp_path / "r.html")
     written_run(tmp_path, "damaged", 4, 2)
     next((tmp_path / "damaged" / "rounds").iterdir()).write_bytes(b"PAR1 no more")
-    with pytest.raises(InputError, match=r"damaged: its tables cannot be read .* restore them, or leave it out"):
+    with pytest.raises(InputError, match=r"rounds/part-00000\.parquet is damaged .* restore it"):
         rayfl.report(tmp_path / "damaged", tmp_path / "r.html")
     assert not list(tmp_path.glob("*.html"))
 
