@@ -108,7 +108,7 @@ def sweep(
     result = carry_out(config, {**overrides, **(grid or {})}, jobs=jobs, retry=retry, quiet=quiet)
     if result.failures:
         messages = [f"{name}: {message}" for name, message in result.failures.items()]
-        raise RayflError("\n".join([f"{len(messages)} runs in {result.path} failed:", *messages]))
+        raise RayflError("\n".join([f"failed runs in {result.path}:", *messages]))
     return result.runs
 
 

@@ -81,7 +81,7 @@ def sweep(
 
         file, overrides = _file_and_overrides(arguments)
         result = carry_out(file, overrides, jobs=jobs, retry=retry)
-        print(f"{len(result.runs)} runs are complete, {len(result.failures)} failed", file=sys.stderr)
+        print(f"{len(result.runs)} complete, {len(result.failures)} failed", file=sys.stderr)
         for name, message in result.failures.items():
             print(f"error: {name}: {message}", file=sys.stderr)
         if result.failures:

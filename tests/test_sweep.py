@@ -159,7 +159,7 @@ ALL = ["fedavg-seed0", "fedavg-seed1", "ifca-clusters_2-seed0", "ifca-clusters_2
 def test_a_sweep_gives_the_bits_of_its_runs_one_by_one_and_is_not_done_twice(folder: Path) -> None:
     out, err = finish(start(folder))
     assert out.splitlines()[-1] == str(folder / "runs" / "small")
-    assert "4 runs are complete, 0 failed" in err
+    assert "4 complete, 0 failed" in err
     runs = {run.config.name: run for run in rayfl.load_all(folder / "runs")}
     assert sorted(runs) == ALL
     for name, run in runs.items():
@@ -231,7 +231,7 @@ def test_one_failure_does_not_stop_the_rest_and_is_tried_again_only_when_asked(f
     out, err = finish(start(folder, *words), code=1)
     assert "error: Fragile-seed0: method.name=fragile:Fragile failed in round 2" in err
     assert "a screw is loose" in err
-    assert "1 runs are complete, 1 failed" in err
+    assert "1 complete, 1 failed" in err
     assert out.splitlines()[-1] == str(folder / "runs" / "small")
     assert load(folder / "runs/small/local-seed0").finished
     (folder / "repaired").touch()
@@ -250,7 +250,7 @@ def test_a_runner_that_is_killed_costs_its_run_and_no_other(folder: Path) -> Non
     kill(runner)
     _, err = finish(process, code=1)
     assert "error: fedavg-seed0: its process was killed (signal 9)" in err
-    assert "1 runs are complete, 1 failed" in err
+    assert "1 complete, 1 failed" in err
 
 
 def test_two_sweeps_do_not_share_a_folder_at_the_same_time(folder: Path) -> None:
@@ -321,7 +321,7 @@ def test_from_python_failures_are_an_error_that_names_them(
 ) -> None:
     config = {"rounds": 1, "partition": {"clients": 4}, "local": {"steps": 1}, "output": {"dir": str(tmp_path)}}
     grid = {"partition.alpha": [0.1], "partition.kind": ["dirichlet"], "partition.clients": [4, 5000]}
-    with pytest.raises(RayflError, match=r"1 runs in .* failed:\n.*clients_5000: "):
+    with pytest.raises(RayflError, match=r"failed runs in .*:\n.*clients_5000: "):
         rayfl.sweep({**config, "method": {"name": "fedavg"}}, grid, quiet=True, jobs=1)
     manifest = json.loads((tmp_path / "sweep/sweep.json").read_text())
     assert len(manifest["runs"]) == 2
