@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from faults import actors, kill
-from tables import assert_same
+from tables import assert_same, recoveries
 
 from rayfl.config import load_config
 from rayfl.federation import Each, everyone, library
@@ -48,6 +48,52 @@ class Killer(Screen):
             threading.Thread(target=kill, args=(actors("ClientActor")[0],)).start()
 
 
+#: The other exercises, by the words of a run that uses them; TABLE is a file with numbers to predict, LOG one to write.
+SMALLEST = ["method.name=fedavg", "local.steps=3", "rounds=4", "model.name=mlp"]
+OTHERS = {
+    "a focal loss, an own partition and a logging callback": [
+        *SMALLEST,
+        *("task=focal:Focal", "partition.kind=own_partition:Shards", "partition.clients=8", "data.limit=400"),
+        "callbacks=[{name: log_lines:LogLines, file: LOG}]",
+    ],
+    "AUROC on an own data source": [
+        *SMALLEST,
+        *("task=auroc:WithAuroc", "data.source=own_source:moons", "data.client=town", "partition.kind=natural"),
+    ],
+    "a regression on tabular data": [
+        *SMALLEST,
+        *("task=median_error:WithMedian", "data.source=parquet", "data.path=TABLE", "data.label=y"),
+        *("partition.kind=natural", "partition.column=who"),
+    ],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", OTHERS)
+def test_a_loss_a_metric_a_source_a_partition_and_a_callback_do_so_too(
+    what: str, ray_session: None, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(240, 3))
+    frame = pd.DataFrame(x, columns=["a", "b", "c"]).assign(y=x @ [1.0, -2.0, 0.5], who=np.arange(240) % 6)
+    frame.to_parquet(tmp_path / "table.parquet")
+
+    def words(log: str) -> list[str]:
+        given = [
+            w.replace("TABLE", f"{tmp_path}/table.parquet").replace("LOG", str(tmp_path / log)) for w in OTHERS[what]
+        ]
+        return [*given, f"output.dir={tmp_path}/runs"]
+
+    serial = simulate(load_config(None, [*words("serial.log"), "federation=serial"]), Screen(quiet=True))
+    on_ray = [*words("ray.log"), "ray.actors=2", "output.checkpoint_every=1"]
+    disturbed = simulate(load_config(None, on_ray), Killer(after=2))
+    assert_same(serial, disturbed)
+    assert recoveries(disturbed)
+    if "callback" in what:
+        logs = [(tmp_path / name).read_text().splitlines()[1:] for name in ("serial.log", "ray.log")]
+        assert logs[0] == logs[1] and len(logs[0]) == 4, logs
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_a_method_of_ones_own_gives_the_same_tables_on_two_actors_of_which_one_is_killed(
@@ -60,9 +106,10 @@ def test_a_method_of_ones_own_gives_the_same_tables_on_two_actors_of_which_one_i
 
 
 @pytest.mark.parametrize("file", sorted(EXERCISES.glob("*.py")), ids=lambda path: path.stem)
-def test_every_exercise_is_short(file: Path) -> None:
+def test_every_exercise_is_short_and_the_docs_say_how_short(file: Path) -> None:
     lines = [line for line in file.read_text().splitlines() if line.strip() and not line.strip().startswith("#")]
     assert len(lines) <= 40, len(lines)
+    assert f"`{file.name}` ({len(lines)})" in (EXERCISES.parents[1] / "docs" / "extending.md").read_text()
 
 
 # -- what the methods do ---------------------------------------------------------------------------------------------
