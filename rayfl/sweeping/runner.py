@@ -77,14 +77,12 @@ def _carry_out(order: dict[str, Any], screen: "Reporter", stack: ExitStack) -> N
 
 def _on_ray(actors: int, stack: ExitStack) -> Opener:
     """Return what opens a federation on the sweep's Ray, whose actors stay for the next run of this process."""
-    import ray
-
-    from rayfl.actors.cluster import connected
+    from rayfl.actors.cluster import connected, session
     from rayfl.actors.idle import IDLE
     from rayfl.actors.opening import opened_on_ray
 
     def opened(config: Config, prepared: Any, shown: Screen) -> Any:
-        if not ray.is_initialized():
+        if not session():
             stack.enter_context(connected(config.ray))
             stack.enter_context(IDLE.held())
         config = config.model_copy(update={"ray": config.ray.model_copy(update={"actors": actors})})
