@@ -46,12 +46,12 @@ def run(
     `config` is a YAML file, a mapping, or nothing for the embedded default. Overrides are top-level keys with
     values or mappings (`rounds=5, method={"name": "fedavg"}`), or dotted keys (`**{"method.name": "fedavg"}`).
     `callbacks` are objects, or names and mappings as in a config. With `quiet`, nothing is shown.
-    Some may also be Python objects. `data`: arrays `(x, y)`, a DataFrame, a torch Dataset, or `rayfl.data.Data`;
-    `partition`: a `rayfl.data.PartitionKind`; `model`: a torch module, its class, or a function that builds one;
-    `method`: a class; `task`: a `Task` or its class. With options: `method={"name": MyMethod, "mu": 0.1}`.
+    Some overrides may also be Python objects. `data`: arrays `(x, y)`, a DataFrame, a torch Dataset, or
+    `rayfl.data.Data`; `partition`: a `rayfl.data.PartitionKind`; `model`: a torch module, its class, or a function that
+    builds one; `method`: a class; `task`: a `Task` or its class. With options: `method={"name": MyMethod, "mu": 0.1}`.
 
-    A local Ray that the first run starts stays, with its actors, for later runs, which then start within two seconds.
-    It ends with this process, or with `ray.shutdown()`.
+    If the first run starts a local Ray, this Ray and its actors stay for later runs, which then start within two
+    seconds. They end with this process, or with `ray.shutdown()`.
     """
     from rayfl.config import load_config
     from rayfl.given import given_objects
@@ -70,7 +70,7 @@ def resume(
     quiet: bool = False,
     **overrides: Any,
 ) -> "Run":
-    """Go on with the run in a folder, to the same bits; `rounds=...` gives it more rounds, or fewer. See `run`."""
+    """Continue the run in a folder, with bit-identical results; `rounds=...` sets a new number of rounds. See `run`."""
     from rayfl.given import given_objects
     from rayfl.launch import resume as go_on
     from rayfl.simulation.screen import Screen
@@ -96,11 +96,11 @@ def sweep(
     quiet: bool = False,
     **overrides: Any,
 ) -> "list[Run]":
-    """Carry out a grid of runs, side by side, and return those that are complete.
+    """Carry out a grid of runs, several at a time, and return the complete ones.
 
     `config` is as in `run`, and may have a `sweep` section; `grid` has more axes: dotted keys with lists of values
-    (`{"method.name": ["fedavg", "fedac"], "seed": range(5)}`). What is complete already is not run again. If runs fail,
-    the others are carried out all the same, and a RayflError then says why they failed.
+    (`{"method.name": ["fedavg", "fedac"], "seed": range(5)}`). Runs that are already complete are not run again. If
+    some runs fail, the others are still carried out; at the end a RayflError says why each of them failed.
     """
     from rayfl.errors import RayflError
     from rayfl.sweeping.sweep import sweep as carry_out
@@ -113,7 +113,7 @@ def sweep(
 
 
 def load_all(path: "str | Path") -> "list[Run]":
-    """Read every run below a folder, up to four folders deep, finished or not; a run's own folder is that run alone."""
+    """Read every run in a folder, up to four folders deep, finished or not; for a run's own folder, just that run."""
     from rayfl.results import load_all as load_runs
 
     return load_runs(path)
@@ -130,11 +130,11 @@ def compare(
 ) -> "pd.DataFrame":
     """Compare methods over settings and seeds: a row per setting and method. `runs` are runs, or folders of them.
 
-    A run is judged by `metric` in its last evaluated round (`at="last"`), as a mean of the last three (`last3`), or in
-    the round with the best validation value (`best-validation`). Differences are to the method `baseline` (default:
-    fedavg, if it is there), over runs with the same seed, data, partition and initial model. With `target`, there are
-    the rounds, MB and seconds until the metric reaches it. `partial` takes runs that have not finished, too.
-    `frame.attrs["notes"]` says what was left out or cannot be told.
+    A run is judged by `metric` in its last evaluated round (`at="last"`), by the mean of its last three (`last3`), or
+    in the round with the best validation value (`best-validation`). Differences are to the method `baseline` (default:
+    fedavg, if there is one), over runs with the same seed, data, partition and initial model. With `target`, the table
+    also has the rounds, MB and seconds until the metric reaches it. `partial` includes unfinished runs.
+    `frame.attrs["notes"]` says what was left out or could not be computed.
     """
     from rayfl.analysis.comparison import compare_runs
     from rayfl.comparing import gather
@@ -154,7 +154,8 @@ def report(
     """Write one self-contained interactive page about runs, finished or still running; return its path.
 
     `runs` are `Run` objects, run folders, or folders that hold runs. `metric` is a column of `rounds`, by default the
-    first that the task has; `baseline` is a label, by default `fedavg`; `target` is the metric whose cost is asked for.
+    task's first metric; `baseline` is a label, by default `fedavg`; with `target`, the page shows the cost to reach
+    this value of the metric.
     """
     from rayfl.analysis.report import check_report_file, write_report
     from rayfl.comparing import gather
@@ -164,7 +165,7 @@ def report(
 
 
 def _with_objects(run: "Run") -> "Run":
-    """Let a run keep the Python objects that it was made with, for its saved models."""
+    """Attach to a run the Python objects it was started with: its saved models need them."""
     from rayfl.object_names import object_of
     from rayfl.own_code import named_objects
 
@@ -192,7 +193,7 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a class when it is first asked for: torch takes seconds, and who only reads results needs none of it."""
+    """Import a class at its first use: importing torch takes seconds, and reading results does not need it."""
     if name in _LAZY:
         from importlib import import_module
 

@@ -159,6 +159,7 @@ def partition(
 ) -> None:
     """Show who gets what, before any training."""
     from rayfl.analysis.partition_table import check_partition_file, write_partition
+    from rayfl.analysis.skew import gini, measure_skew
     from rayfl.client.task import find_task
     from rayfl.data import make_partition
     from rayfl.data.sources import load_dataset
@@ -194,12 +195,25 @@ def partition(
         console.print(f"... and {made.clients - shown} more")
     for name, sizes in splits.items():
         console.print(f"{name}: {sizes.min()} to {sizes.max()} samples per client, mean {sizes.mean():.1f}")
+    for note in dataset.notes:
+        console.print(f"warning: {note}", style="yellow", markup=False)
     if len(made.public):
         console.print(f"public: {len(made.public)} samples that only the server sees")
     if made.true_cluster is not None:
         console.print(f"clients per true cluster: {np.bincount(made.true_cluster).tolist()}")
+    if classes:
+        skew = measure_skew(counts)
+        distances = f"{skew.jensen_shannon:.3f} Jensen-Shannon, {skew.hellinger:.3f} Hellinger"
+        console.print(f"label skew: {distances} (mean distance to all clients together)", soft_wrap=True)
+        console.print(f"effective classes per client: {skew.effective_classes:.2f} of {dataset.classes}")
+    console.print(f"quantity skew: {gini(made.n_train + made.n_validation + made.n_test):.3f} Gini")
+    if made.changes:
+        moved = len(np.unique(np.concatenate([change.clients for change in made.changes])))
+        rounds = f"{made.changes[0].round} to {made.changes[-1].round}"
+        console.print(f"drift: {moved} clients change cluster, in {len(made.changes)} of the rounds {rounds}")
     if output is not None:
-        print(write_partition(made, dataset, output))
+        tree = config.to_tree()
+        print(write_partition(made, dataset, output, {key: tree[key] for key in ("seed", "data", "partition")}))
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""`rayfl compare`: from folders to tables, printed or written to a file. The figures come from `rayfl.analysis`."""
+"""`rayfl compare`: from folders to tables, printed or written to a file. The numbers come from `rayfl.analysis`."""
 
 import sys
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def gather(given: str | Path | Run | Sequence[str | Path | Run]) -> list[Run]:
-    """Return the runs themselves, and those in and below the folders, each once."""
+    """Return the given runs and the runs in and below the given folders, each once."""
     several = [given] if isinstance(given, str | Path | Run) else list(given)
     found: dict[str, Run] = {}
     for each in several:
@@ -39,7 +39,7 @@ def compare_folders(
     if output is not None and not output.parent.is_dir():
         raise InputError(f"-o {output}: there is no folder {output.parent}; make it first")
     if paper is not None:
-        printed(paper)  # a wrong name is told before any run is read
+        printed(paper)  # report a wrong name before any run is read
     comparison = compare_runs(gather(folders), **options)
     beside = None if paper is None else beside_paper(comparison, paper)
     if chosen == "text" and output is None and sys.stdout.isatty():
@@ -54,7 +54,7 @@ def compare_folders(
         except OSError as error:
             raise InputError(f"-o {output} cannot be written: {error.strerror or error}; name another file") from None
         print(output)
-    if chosen in ("csv", "latex"):  # where readers would not see them
+    if chosen in ("csv", "latex"):  # these formats have no place for notes
         for note in all_notes(comparison, beside):
             print(f"note: {note}", file=sys.stderr)
 

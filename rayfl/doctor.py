@@ -1,4 +1,4 @@
-"""What `rayfl doctor` says of a config: where its run would be, what fits there, and what would go wrong."""
+"""What `rayfl doctor` says about a config: where its run would be, what fits there, and what would go wrong."""
 
 import importlib.metadata
 import platform
@@ -12,7 +12,7 @@ from rayfl.simulation.preparation import Prepared, prepare
 
 
 def examine(config: Config, console: Console) -> None:
-    """Check all that can be checked before a run, and say what was found; InputError for what cannot run."""
+    """Check everything that can be checked before a run and print the findings; InputError if the run cannot start."""
     serial = config.federation == "serial"
     packages = ["rayfl", *([] if serial else ["ray"]), "torch", "pyarrow"]
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
@@ -27,13 +27,13 @@ def examine(config: Config, console: Console) -> None:
     if prepared.gpu_memory is not None:
         console.print(str(prepared.gpu_memory))
     warnings = _in_this_process(prepared, console) if serial else _on_ray(prepared, console)
-    for warning in warnings:
+    for warning in (*prepared.dataset.notes, *warnings):
         console.print(f"warning: {warning}", style="yellow", markup=False)
     console.print("nothing would go wrong" if not warnings else "it would run")
 
 
 def _in_this_process(prepared: Prepared, console: Console) -> list[str]:
-    """Say what a run without Ray uses; return warnings about settings that it does not."""
+    """Print what a run without Ray uses; return warnings about settings that it ignores."""
     import torch
 
     clients, config = prepared.partition.clients, prepared.config
@@ -49,7 +49,7 @@ def _in_this_process(prepared: Prepared, console: Console) -> list[str]:
 
 
 def _on_ray(prepared: Prepared, console: Console) -> list[str]:
-    """Say what Ray offers and how many actors fit; return warnings about settings that waste."""
+    """Print what Ray offers and how many actors fit; return warnings about settings that waste resources."""
     from rayfl.actors.cluster import actors_that_fit, advice, connected, nodes
 
     clients, config = prepared.partition.clients, prepared.config.ray

@@ -4,7 +4,7 @@ from typing import Any
 
 from rayfl.uris import without_secrets
 
-_MOST_OF_AN_OBJECT = 80  # characters that a message shows of an object that is no plain value
+_MOST_OF_AN_OBJECT = 80  # characters that a message shows of an object other than a plain value
 
 
 class RayflError(Exception):
@@ -26,28 +26,28 @@ class InputError(RayflError):
         super().__init__("\n".join(self.lines))
 
     def __reduce__(self) -> tuple[type["InputError"], tuple[str, ...]]:
-        """Cross from process to process with all lines."""
+        """Keep all lines when the error is pickled and sent to another process."""
         return type(self), self.lines
 
 
 class ClientError(RayflError):
-    """A client's own code failed: the message starts with the client, the round and its traceback."""
+    """Code that ran on a client failed: the message starts with the client, the round and the traceback."""
 
 
 class MethodError(RayflError):
-    """A method's own code failed on the server: the message starts with the round and its traceback."""
+    """A method's code failed on the server: the message starts with the round and the traceback."""
 
 
 class CallbackError(RayflError):
-    """A callback's own code failed: the message starts with the callback, the round and its traceback."""
+    """A callback's code failed: the message starts with the callback, the round and the traceback."""
 
 
 class DivergedError(RayflError):
-    """A model left the finite numbers, or the range in which sums are exact."""
+    """A model has values that are not finite, or outside the range in which sums are exact."""
 
 
 class LostError(RayflError):
-    """Actors died or do not answer. The run takes care of it; users see this only when it cannot."""
+    """Actors died or do not answer. The run recovers by itself; users see this error only if it cannot."""
 
 
 class NobodyLeftError(LostError):
@@ -55,7 +55,7 @@ class NobodyLeftError(LostError):
 
 
 def closest(name: str, allowed: list[str]) -> str:
-    """Return `` (did you mean 'x'?)`` for the nearest allowed name, or nothing where none is near.
+    """Return `` (did you mean 'x'?)`` for the most similar allowed name, or nothing if none is similar.
 
     >>> closest("FedAvgg", ["fedavg", "fedac"]), closest("csv", ["svhn", "npz"])
     (" (did you mean 'fedavg'?)", '')
@@ -68,7 +68,7 @@ def closest(name: str, allowed: list[str]) -> str:
 
 
 def shown(value: Any, most: int = 200) -> str:
-    """Return the value as a message shows it: on one line, and cut where it is long; of an object, only its type.
+    """Return the value as a message shows it: on one line, shortened if it is long; for an object, only its type.
 
     >>> shown([1, 2]), shown("a" * 30, most=9)
     ('[1, 2]', "'aaaaaaaa... (32 characters)")
@@ -78,7 +78,7 @@ def shown(value: Any, most: int = 200) -> str:
     """
     try:
         text = repr(_described(value))
-    except (ValueError, RecursionError):  # Python does not write integers of thousands of digits
+    except (ValueError, RecursionError):  # Python refuses to print integers with thousands of digits
         digits = f" of about {value.bit_length() * 0.30103:.0f} digits" if isinstance(value, int) else ""
         return f"({type(value).__name__}{digits})"
     return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
@@ -92,7 +92,7 @@ class _Text(str):
 
 
 def _described(value: Any) -> Any:
-    """Return plain values as they are; in the place of arrays, tables and other large objects, what they are."""
+    """Return plain values unchanged, and a short description instead of arrays, tables and other large objects."""
     if value is None or isinstance(value, str | int | float | type):
         return value
     if type(value) in (list, tuple):
@@ -104,11 +104,11 @@ def _described(value: Any) -> Any:
         return _Text(f"({kind} of shape {tuple(shape)})" if isinstance(shape, tuple) else f"({kind})")
     try:
         text = repr(value)
-    except Exception:  # an object of a user's own may fail at anything
+    except Exception:  # the repr of a user's object may raise anything
         text = "\n"
     return _Text(f"({kind})" if "\n" in text or len(text) > _MOST_OF_AN_OBJECT else text)
 
 
 def one_line(text: str) -> str:
-    """Escape line breaks, and all else that a terminal would not show as it is: values come from files."""
+    """Escape line breaks and other characters that are not printable: values may come from any file."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

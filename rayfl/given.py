@@ -1,4 +1,4 @@
-"""Python objects in the place of config keys: what `rayfl.run(data=..., model=..., method=..., ...)` takes."""
+"""Python objects in place of config values: what `rayfl.run(data=..., model=..., method=..., ...)` takes."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -6,7 +6,7 @@ from typing import Any
 
 from rayfl.object_names import is_object_name, offered
 
-#: Whether a value is an object that can stand at this key. All else is left to the config, which says what is wrong.
+#: Whether a value is an object that this key accepts. Other values go to the config, which reports what is wrong.
 _IS_OBJECT: dict[str, Callable[[Any], bool]] = {
     "model.name": callable,  # a class, a function that builds a network, or a network
     "method.name": callable,
@@ -16,10 +16,10 @@ _IS_OBJECT: dict[str, Callable[[Any], bool]] = {
 
 @contextmanager
 def given_objects(overrides: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Put config keys in the place of objects; a run inside finds the objects by these keys.
+    """Replace objects by config values; a run inside this block finds the objects by these values.
 
-    The saved config has a digest of the data, and the names of other objects. To go on with the run, give the same
-    again, as `with given_objects({"data": data}): resume(...)`.
+    The saved config holds a digest of the data, and the names of other objects. To resume the run, pass the same
+    objects again: `with given_objects({"data": data}): resume(...)`.
     """
     keys = dict(overrides)
     with ExitStack() as stack:
@@ -36,7 +36,7 @@ def given_objects(overrides: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         if _is_kind(keys.get("partition")):
             keys["partition"] = _partition_keys(keys["partition"], stack)
         if _is_data(keys.get("data")):
-            from rayfl.data.sources import given_data  # pandas: only those who have data pay for it
+            from rayfl.data.sources import given_data  # imports pandas, so only if data are given
 
             keys["data"] = stack.enter_context(given_data(keys["data"]))
         yield keys
@@ -49,7 +49,7 @@ def _is_kind(value: Any) -> bool:
 
 
 def _partition_keys(given: Any, stack: ExitStack) -> dict[str, Any]:
-    """Return the keys of a kind of partition, a class or an object with its options."""
+    """Return the config keys of a partition kind, given as a class or as an object with its options."""
     kind: Any = given if isinstance(given, type) else type(given)
     if is_object_name(kind.config_name()):
         stack.enter_context(offered(kind))
@@ -57,7 +57,7 @@ def _partition_keys(given: Any, stack: ExitStack) -> dict[str, Any]:
 
 
 def _is_data(value: Any) -> bool:
-    """Whether this is data, rather than the keys of a config's section."""
+    """Whether this value is data, and not a mapping with the keys of the config's `data` section."""
     if isinstance(value, Mapping):
         return "x" in value or "y" in value
     return value is not None and not isinstance(value, str | int | float | bool)

@@ -1,6 +1,6 @@
 """How much memory of this machine a run needs: an estimate, made before anything large is allocated.
 
-It counts only what is certain, so a run that it refuses cannot fit. What a GPU has to hold is in `training.memory`.
+It counts only what is certain, so a run that it refuses cannot fit. Memory on GPUs is estimated in `client.memory`.
 """
 
 import os
@@ -12,12 +12,12 @@ from pathlib import Path
 from rayfl.errors import InputError
 
 FLOAT = 4
-POSITION = 8  # of a sample in a client's data, in the order that batches are drawn in
+POSITION = 8  # bytes of one sample's position in the order in which batches are drawn
 
 
 @dataclass(frozen=True)
 class Need:
-    """What one part of a run takes, in bytes, and the keys that make it smaller."""
+    """The memory of one part of a run, in bytes, and the config keys that reduce it."""
 
     what: str
     bytes: int
@@ -25,7 +25,7 @@ class Need:
 
 
 def network_need(parameters: int, processes: int = 1) -> Need:
-    """Each process that trains has the weights, their gradient, the initial weights, and those it began from.
+    """Each training process holds the weights, their gradient, the initial weights, and those the training began with.
 
     >>> network_need(1000, processes=2).bytes
     32000
@@ -35,7 +35,7 @@ def network_need(parameters: int, processes: int = 1) -> Need:
 
 
 def server_need(parameters: int, models: int) -> Need:
-    """The server has its models, the means that replace them, and the models of the round before.
+    """The server holds its models, the means that replace them, and the models of the previous round.
 
     >>> server_need(1000, models=5).bytes
     60000
@@ -44,7 +44,7 @@ def server_need(parameters: int, models: int) -> Need:
 
 
 def collected_need(size: int, clients: int) -> Need:
-    """What the server takes to have the models of many clients before it at once, as vectors of `size` numbers.
+    """Memory for the models of many clients on the server at the same time, as vectors of `size` numbers.
 
     >>> collected_need(1000, clients=5).bytes
     20000
@@ -54,9 +54,9 @@ def collected_need(size: int, clients: int) -> Need:
 
 
 def clients_need(parameters: int, cohort: int, budget: int, momentum: bool = False) -> Need:
-    """The models that a round's clients have trained, as far as they stay in memory: the rest is in files.
+    """The models that a round's clients have trained and that stay in memory; the rest are in files.
 
-    With `momentum`, each keeps as much again.
+    With `momentum`, each client needs twice as much.
 
     >>> clients_need(1000, cohort=20, budget=10**6).bytes, clients_need(1000, cohort=20, budget=50_000).bytes
     (80000, 50000)
@@ -69,7 +69,7 @@ def clients_need(parameters: int, cohort: int, budget: int, momentum: bool = Fal
 
 
 def batches_need(samples_seen: int, processes: int = 1) -> Need:
-    """The order in which one client's round goes through its samples, drawn at once.
+    """The order in which a client goes through its samples in a round; it is drawn all at once.
 
     >>> batches_need(320).bytes
     2560
@@ -79,7 +79,7 @@ def batches_need(samples_seen: int, processes: int = 1) -> Need:
 
 
 def refuse_excess(needs: Sequence[Need], has: int) -> None:
-    """Refuse a run whose parts do not fit into `has` bytes together, and say which part is the largest."""
+    """Refuse a run whose parts together do not fit into `has` bytes, and say which part is the largest."""
     total = sum(need.bytes for need in needs)
     if total <= has:
         return
@@ -92,8 +92,8 @@ def refuse_excess(needs: Sequence[Need], has: int) -> None:
 
 
 def memory_here(root: Path = Path("/")) -> int:
-    """Return the bytes that this process may use at most: the machine's, or less where a control group says so."""
-    if not hasattr(os, "sysconf"):  # Windows does not say; what does not fit fails there when it is allocated
+    """Return how many bytes this process may use: the machine's memory, or less if a control group limits it."""
+    if not hasattr(os, "sysconf"):  # not known on Windows; there, what does not fit fails when it is allocated
         return sys.maxsize
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([total, *_limits(root)])
@@ -113,7 +113,7 @@ def _limits(root: Path) -> list[int]:
         else:
             continue
         inner = folder / path.lstrip("/")
-        # In a container the path is often the host's, and what counts here is at the mount itself.
+        # In a container the path is often that of the host, and the limits are directly at the mount point.
         for place in (inner, *inner.parents):
             if place.is_relative_to(folder):
                 found.append(_read(place / file).strip())

@@ -1,6 +1,6 @@
-"""Input as a tree of plain values: strict YAML, and bounds that hold before anything else looks at the values.
+"""Input as a tree of plain values: strict YAML, and limits that are checked before any other code uses the values.
 
-What the keys mean is in `config`. Here a tree is only kept small, finite and free of surprises.
+The meaning of the keys is in `config`. This module only makes sure that a tree is small, finite and free of surprises.
 """
 
 import math
@@ -28,7 +28,7 @@ _KEY_TAGS = {_TAG + kind for kind in ("str", "int", "float", "bool", "null")}
 
 
 def load_yaml(text: str, where: str) -> Any:
-    """Read YAML as plain values: no tags, no keys twice, no dates, nothing that grows when it is written out.
+    """Read YAML as plain values: no tags, no duplicate keys, no dates, no aliases that expand to a huge tree.
 
     >>> load_yaml("lr: 1e-3\\nday: 2020-01-01\\ntime: 1:30", "the config")
     {'lr': 0.001, 'day': '2020-01-01', 'time': '1:30'}
@@ -47,12 +47,12 @@ def load_yaml(text: str, where: str) -> Any:
 
 
 def dump_yaml(tree: Mapping[str, Any]) -> str:
-    """Write YAML that `load_yaml` reads back as the same values, keys in their order."""
+    """Write YAML that `load_yaml` reads back as the same values, with the keys in the same order."""
     return yaml.dump(dict(tree), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
 def check_tree(tree: Any, key: str = "") -> None:
-    """Refuse values that no key can take: infinities, numbers and text beyond all bounds, nesting without end."""
+    """Refuse values that no key accepts: infinities, huge numbers, very long text, very deep nesting."""
     faults = list(_faults(tree, key))
     if faults:
         raise InputError(*faults)
@@ -69,7 +69,7 @@ def expanded(path: str) -> Path:
 
 
 def _faults(tree: Any, key: str) -> Iterator[str]:
-    """Yield a line per fault. Without recursion: the tree may be deeper than Python's stack."""
+    """Yield a line per fault. Not recursive, because the tree may be deeper than Python's stack allows."""
     seen, waiting = 0, [(key, tree, 0)]
     while waiting:
         name, value, depth = waiting.pop()
@@ -120,7 +120,7 @@ def _is_good(key: Any) -> bool:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """YAML without what surprises: 1e-3 is a number; dates, times such as 1:30 and 010 are text; keys are text."""
+    """YAML without surprises: 1e-3 is a number; dates, times such as 1:30, and 010 are text; keys are text."""
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
@@ -128,7 +128,7 @@ class _StrictLoader(yaml.SafeLoader):
         self._weights: dict[int, int] = {}  # values in each node, aliases written out
 
     def compose_node(self, parent: Node | None, index: int) -> Node | None:
-        """Compose a node, and bound how deep and how large it gets."""
+        """Compose a node, and limit its depth and its size."""
         mark = self.peek_event().start_mark
         is_alias = self.check_event(yaml.AliasEvent)
         self._depth += 1
@@ -137,7 +137,7 @@ class _StrictLoader(yaml.SafeLoader):
         node = super().compose_node(parent, index)
         self._depth -= 1
         if is_alias and id(node) not in self._weights:
-            raise ConstructorError(None, None, "an alias points to what it is in", mark)
+            raise ConstructorError(None, None, "an alias points to a value that contains it", mark)
         if not is_alias:
             parts = getattr(node, "value", ())
             if isinstance(node, MappingNode):
@@ -149,7 +149,7 @@ class _StrictLoader(yaml.SafeLoader):
         return node
 
     def construct_mapping(self, node: Node, deep: bool = False) -> dict[Hashable, Any]:
-        """Construct a mapping whose keys are the text that stands there, each once; `on` is a key, not a boolean."""
+        """Construct a mapping with unique keys that are always text: `on` is a key, not a boolean."""
         if not isinstance(node, MappingNode):
             raise ConstructorError(None, None, "a mapping is expected here", node.start_mark)
         seen: set[str] = set()
@@ -169,7 +169,7 @@ class _StrictLoader(yaml.SafeLoader):
         return pairs
 
     def construct_number(self, node: ScalarNode) -> int | float:
-        """Construct a number that is one, of a length that can be read."""
+        """Construct a number; refuse text that is not a number, and numbers with too many digits."""
         kind = node.tag.removeprefix(_TAG)
         try:
             if len(node.value) <= _MOST_DIGITS:
@@ -187,7 +187,7 @@ class _StrictLoader(yaml.SafeLoader):
             raise ConstructorError(None, None, f"{shown(node.value)} is no bool", node.start_mark) from None
 
 
-# Only what a config can use. All else (dates, sets, binary data, Python objects) is an unknown tag.
+# Only the types that a config can use. Everything else (dates, sets, binary data, Python objects) is an unknown tag.
 _StrictLoader.yaml_constructors = {
     **{tag: maker for tag, maker in yaml.SafeLoader.yaml_constructors.items() if tag is None},
     **{_TAG + kind: yaml.SafeLoader.yaml_constructors[_TAG + kind] for kind in ("null", "str", "seq", "map")},
@@ -217,7 +217,7 @@ class _Dumper(yaml.SafeDumper):
     """Quotes text that either we or plain YAML 1.1 would read as something else."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Write values out wherever they stand."""
+        """Never write aliases: repeat the value instead."""
         return True
 
 

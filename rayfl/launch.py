@@ -1,4 +1,4 @@
-"""Runs on the federation that their config names, in this process or on Ray."""
+"""Starts and resumes runs on the federation that their config names: in this process, or on Ray."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ from rayfl.simulation.starting import Overrides
 def simulate(
     config: Config, screen: Screen | None = None, callbacks: Sequence[Callback] = (), keep: bool = False
 ) -> Run:
-    """Run a config to its end. With `keep`, a Ray that is started for it serves the next runs of this process too."""
+    """Run a config to its end. With `keep`, a Ray that is started for it stays for the next runs of this process."""
     return starting.simulate(config, partial(opener, keep=keep), screen, callbacks)
 
 
@@ -30,22 +30,22 @@ def resume(
     callbacks: Sequence[Callback] = (),
     keep: bool = False,
 ) -> Run:
-    """Go on with the run in a folder, to the same bits, with more rounds or fewer; `keep` is as in `simulate`."""
+    """Continue the run in a folder, with bit-identical results and any number of rounds; for `keep`, see `simulate`."""
     shorten(path, overrides, screen)
     return starting.resume(path, partial(opener, keep=keep), overrides, screen, callbacks)
 
 
 def opener(config: Config, keep: bool = False) -> Opener:
-    """Return what starts the federation that a config names."""
+    """Return the function that starts the federation that a config names."""
     if config.federation == "serial":
         return opened_here
-    from rayfl.actors.opening import opened_on_ray  # a second: only those who use Ray pay for it
+    from rayfl.actors.opening import opened_on_ray  # importing Ray takes a second, so only if it is used
 
     return partial(opened_on_ray, keep=keep)
 
 
 @contextmanager
 def open_server(prepared: Prepared, screen: Screen) -> Iterator[RunsRounds]:
-    """Start the federation that was prepared, with a server on it; stop it in the end."""
+    """Start the prepared federation with its server; stop it at the end."""
     with opener(prepared.config)(prepared.config, lambda: prepared, screen) as (server, _):
         yield server

@@ -1,7 +1,8 @@
 """Names for Python objects in a config: `rayfl.run(model=MyNet)` makes `model.name` the text `python:MyNet`.
 
-A config holds plain values only, so the object itself is kept here while a run uses it. A config that goes to another
-process takes the objects that it names with it. A folder keeps the name alone: a resume needs the object again.
+A config holds plain values only, so the object itself is kept here while a run uses it. When a config is sent to
+another process, the objects that it names are sent too. A run's folder holds only the name: to resume the run, pass the
+object again.
 """
 
 import re
@@ -13,12 +14,12 @@ from rayfl.errors import InputError
 
 _PREFIX = "python:"
 
-#: The objects by name, each with how many runs use it now; 0 for those that came with a config of another process.
+#: The objects by name, each with the number of runs that use it now; 0 if it came with a config of another process.
 _OBJECTS: dict[str, tuple[Any, int]] = {}
 
 
 def is_object_name(name: Any) -> bool:
-    """Whether this text stands for a Python object.
+    """Whether this text is the name of a Python object.
 
     >>> is_object_name("python:MyNet"), is_object_name("my_file:MyNet")
     (True, False)
@@ -27,7 +28,7 @@ def is_object_name(name: Any) -> bool:
 
 
 def object_name(value: Any) -> str:
-    """Return the name of a class, a function, or of an object by its class.
+    """Return the name of a class or a function; for any other object, the name of its class.
 
     >>> object_name(dict), object_name({})
     ('python:dict', 'python:dict')
@@ -38,7 +39,7 @@ def object_name(value: Any) -> str:
 
 @contextmanager
 def offered(value: Any) -> Iterator[str]:
-    """Keep an object while inside; yields its name."""
+    """Keep an object while the block runs; yield its name."""
     name = object_name(value)
     other, users = _OBJECTS.get(name, (value, 0))
     if users and other is not value:
@@ -64,12 +65,12 @@ def object_of(key: str, name: str) -> Any:
 
 
 def objects_named(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those objects that are here, by name, of all that these values of a section name."""
+    """Return, by name, the objects that the values of a config section name, if they are known in this process."""
     return {name: _OBJECTS[name][0] for name in values.values() if is_object_name(name) and name in _OBJECTS}
 
 
 def adopt_objects(objects: Mapping[str, Any]) -> None:
-    """Take in the objects that came with a config of another process."""
+    """Keep the objects that came with a config of another process."""
     for name, value in objects.items():
-        if not _OBJECTS.get(name, (None, 0))[1]:  # what was given in this process stays
+        if not _OBJECTS.get(name, (None, 0))[1]:  # an object that was given in this process stays
             _OBJECTS[name] = (value, 0)

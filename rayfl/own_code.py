@@ -1,4 +1,4 @@
-"""Users' own code, named in a config as `package.module:Name`: where it is found, and how its errors are shown."""
+"""The user's code, named in a config as `package.module:Name`: where it is found, and how its errors are shown."""
 
 import importlib
 import sys
@@ -9,7 +9,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from rayfl.config import Config
+from rayfl.config import Config, PartitionConfig
+from rayfl.config.composed import ComposedPartition
+from rayfl.config.partition import FilePartition
 from rayfl.errors import InputError, RayflError, closest
 from rayfl.object_names import is_object_name, object_of
 
@@ -18,9 +20,9 @@ _FORM = "write package.module:Name, such as my_file:MyClass"
 
 
 def imported(key: str, path: str, what: str, fits: Callable[[Any], bool] = callable) -> Any:
-    """Return what the import path at config key `key` names, or say that there is none and list `what` would fit.
+    """Return the object that the import path at config key `key` names; if there is none, list the names that fit.
 
-    The name of a Python object gives the object.
+    `what` describes the object in error messages. For the name of a Python object (`python:...`), return that object.
     """
     if is_object_name(path):
         return object_of(key, path)
@@ -37,7 +39,7 @@ def imported(key: str, path: str, what: str, fits: Callable[[Any], bool] = calla
 
 
 def import_module_of(key: str, path: str) -> tuple[ModuleType, str]:
-    """Import the module of `path`, the value of config key `key`; return it, and the name after the colon."""
+    """Import the module of `path`, the value of config key `key`; return the module and the name after the colon."""
     module, _, name = path.partition(":")
     if not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
         raise InputError(f"{key}={path!r} is not an import path: {_FORM}")
@@ -59,7 +61,7 @@ def import_module_of(key: str, path: str) -> tuple[ModuleType, str]:
 
 
 def reason(error: BaseException) -> str:
-    """Return the kind and the first line of an error in a user's own code."""
+    """Return the type and the first line of an error in the user's code."""
     text: Any = str(error).strip() or "no message"
     return f"{type(error).__name__}: {text.splitlines()[0]}"
 
@@ -87,6 +89,7 @@ def _names_of_code(config: Config) -> dict[str, list[str]]:
         "model.name": [config.model.name],
         "data.source": [config.data.source],
         "partition.kind": [config.partition.kind],
+        **_names_in_parts(config.partition),
         "task": [config.task],
         "local.optimizer": [config.local.optimizer],
         "local.schedule": [config.local.schedule],
@@ -95,15 +98,26 @@ def _names_of_code(config: Config) -> dict[str, list[str]]:
     return {key: [name for name in names if ":" in name] for key, names in named.items()}
 
 
+def _names_in_parts(partition: PartitionConfig) -> dict[str, list[str]]:
+    """Return the code that parts of a composed partition name, and that which a file may."""
+    if isinstance(partition, FilePartition):
+        return {"partition.functions": partition.functions}
+    if not isinstance(partition, ComposedPartition):
+        return {}
+    named = {f"{key}.kind": [part.kind] for key, part in partition.placed}
+    named |= {"partition.labels.kind": [partition.labels.kind]} if partition.labels is not None else {}
+    return named | ({"partition.quantity.kind": [partition.quantity.kind]} if partition.quantity is not None else {})
+
+
 def search_path(config: Config) -> list[str]:
-    """Return where actors are to look for modules: where this process does."""
+    """Return the folders in which actors should look for modules: the same as in this process."""
     if named_code(config) or named_objects(config):
         _search_current_folder()
     return list(sys.path)
 
 
 def _search_current_folder() -> None:
-    # Last, and only when there is something to import: the folder may be somebody else's, with a pandas.py in it.
+    # Last on the path, and only when there is something to import: the folder may hold, say, an unrelated pandas.py.
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)
@@ -111,13 +125,13 @@ def _search_current_folder() -> None:
 
 @contextmanager
 def told_as(kind: type[RayflError], what: str) -> Iterator[None]:
-    """Let errors of the code inside end with an error of this kind, with their traceback; sys.exit() is one of them."""
+    """Turn any error of the code inside, and also sys.exit(), into an error of this `kind` that has the traceback."""
     try:
         yield
     except RayflError:
         raise
     except (Exception, SystemExit) as error:
-        if hasattr(error, "ray_terminate_msg"):  # Ray's own way to end an actor, which is a loss and no error
+        if hasattr(error, "ray_terminate_msg"):  # Ray ends an actor in this way: a lost actor, not an error in the code
             raise
         inside = error.__traceback__.tb_next if error.__traceback__ else None  # without this function
         lines = "".join(traceback.format_exception(type(error), error, inside)).rstrip()
@@ -126,7 +140,7 @@ def told_as(kind: type[RayflError], what: str) -> Iterator[None]:
 
 @contextmanager
 def exits_told() -> Iterator[None]:
-    """Take sys.exit() in code that a config names for the error that it is: the command has not succeeded."""
+    """Turn sys.exit() in code that a config names into an error, because the command has not succeeded."""
     try:
         yield
     except SystemExit as left:

@@ -1,7 +1,8 @@
-"""State as plain data: a JSON tree and named arrays, from which it can be made again without loading any code.
+"""State as plain data: a JSON tree and named arrays, from which the state can be rebuilt without loading any code.
 
-What a server remembers is dataclasses of arrays, numbers and text. The tree names no classes: on the way back they come
-from the type annotations of the class that is asked for, so a foreign file can give wrong numbers but never run.
+A server's state consists of dataclasses of arrays, numbers and text. The tree names no classes: when it is read back,
+the classes come from the type annotations of the expected class. So a manipulated file can give wrong numbers but can
+never run code.
 """
 
 import dataclasses
@@ -20,7 +21,7 @@ ARRAY_KINDS = "biufcSU"
 
 
 def pack(value: Any, name: str = "state") -> Packed:
-    """Return `value` as a tree that JSON can hold and the arrays that it points to.
+    """Return `value` as a tree that JSON can hold, and the arrays that the tree refers to.
 
     >>> tree, arrays = pack({"centres": np.zeros((2, 3)), "tuned": False})
     >>> unpack((tree, arrays), dict)["centres"].shape
@@ -31,7 +32,7 @@ def pack(value: Any, name: str = "state") -> Packed:
 
 
 def unpack(packed: Packed, kind: Any) -> Any:
-    """Make the value again; `kind` is its class, or any annotation that says what it was. Arrays are fresh copies."""
+    """Rebuild the value; `kind` is its class, or a type annotation that describes it. Arrays are new copies."""
     tree, arrays = packed
     try:
         return _unpack(tree, arrays, kind)
@@ -40,7 +41,7 @@ def unpack(packed: Packed, kind: Any) -> Any:
 
 
 def foreign(reason: str) -> str:
-    """Say that a checkpoint is not this method's."""
+    """Return a message that a checkpoint does not belong to this method."""
     return (
         f"the checkpoint does not hold the state of this method ({reason}): it was written by another version of the"
         " method or of rayfl; start a new run"
@@ -48,9 +49,9 @@ def foreign(reason: str) -> str:
 
 
 def refuse_other_shapes(state: Any, like: Any, size: int, name: str = "method") -> None:
-    """Refuse a state with an array of other dimensions than in `like`, or whose models are not of this `size`.
+    """Refuse a state with an array of other dimensions than in `like`, or whose models do not have this `size`.
 
-    How many clusters there are may change from round to round, so other lengths are no fault.
+    The number of clusters may change from round to round, so other lengths are accepted.
     """
     if isinstance(like, np.ndarray) and like.size and isinstance(state, np.ndarray):
         lengths = zip(state.shape, like.shape, strict=False)
@@ -117,10 +118,11 @@ _NUMBERS = (bool, int, float, complex, np.generic)
 
 
 def _could_be(value: Any, kind: Any) -> bool:
-    """Tell whether a value is of the kind that an annotation names: an array, a number, text, a container.
+    """Return whether a value is roughly of the type that an annotation names: an array, a number, text, a container.
 
-    No closer, since authors of methods write `float` where a whole number may be. None must be allowed by name
-    (`float | None`): a forged state with None in place of an array would fail only in the middle of a round.
+    The check is not stricter, because authors of methods write `float` where an integer may occur. None is accepted
+    only if the annotation has it (`float | None`): otherwise a manipulated state with None in place of an array would
+    fail only in the middle of a round.
     """
     kind = typing.get_origin(kind) or kind
     if kind is Any or not isinstance(kind, type):
@@ -149,7 +151,7 @@ def _dataclass_in(kind: Any) -> Any:
 
 
 def _inner_kinds(kind: Any, container: type, count: int) -> tuple[Any, ...]:
-    """Return the `count` kinds inside a list[X], dict[K, X], tuple[X, Y] or tuple[X, ...], as far as it says."""
+    """Return the `count` types inside a list[X], dict[K, X], tuple[X, Y] or tuple[X, ...]; Any if it has none."""
     for choice in _choices(kind):
         kinds = typing.get_args(choice) if typing.get_origin(choice) is container else ()
         if kinds[1:] == (...,):

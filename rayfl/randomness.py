@@ -1,6 +1,6 @@
 """Random numbers derived from what they are for: (seed, purpose, round, client), never from global state.
 
-That is what makes a run the same for any number of actors and any order of arrival.
+This makes a run the same for any number of actors and any order of arrival.
 """
 
 import random
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Purpose(IntEnum):
-    """What a stream of random numbers is for. The numbers are part of every run's bits: never renumber."""
+    """What a stream of random numbers is for. The values decide every run's random numbers: never change them."""
 
     PARTITION = 1
     MODEL = 2
@@ -27,10 +27,12 @@ class Purpose(IntEnum):
     AUGMENTATION = 7
     MAP = 8
     SKETCH = 9
+    LOST_UPDATES = 20
+    NEWCOMERS = 21
 
 
 def generator(seed: int, purpose: Purpose, *keys: int) -> np.random.Generator:
-    """Return the generator of this purpose; `keys` are the round, the client, or whatever tells streams apart.
+    """Return the generator for this purpose; `keys` are the round, the client, or whatever else separates streams.
 
     >>> a, b = generator(0, Purpose.COHORT, 1), generator(0, Purpose.COHORT, 1)
     >>> int(a.integers(1000)) == int(b.integers(1000))
@@ -40,12 +42,12 @@ def generator(seed: int, purpose: Purpose, *keys: int) -> np.random.Generator:
 
 
 def torch_seed(seed: int, purpose: Purpose, *keys: int) -> int:
-    """Return a seed for torch's own generators (model initialisation, dropout), derived in the same way."""
+    """Return a seed for torch's generators (model initialisation, dropout), derived in the same way."""
     return int(generator(seed, purpose, *keys).integers(2**63 - 1))
 
 
 def seed_globals(seed: int) -> None:
-    """Seed numpy's and Python's own generators, from which a user's network may draw, and torch's for the CPU."""
+    """Seed the global generators of numpy, Python and torch (CPU): a user's network may draw from them."""
     import torch
 
     torch.default_generator.manual_seed(seed)
@@ -55,7 +57,7 @@ def seed_globals(seed: int) -> None:
 
 @contextmanager
 def global_generators_kept(cuda: "Sequence[torch.device]" = ()) -> Iterator[None]:
-    """Leave the global generators of torch, numpy and Python as they were; of GPUs, those of these devices."""
+    """Restore the global generators of torch, numpy and Python at the end; on GPUs, those of the devices `cuda`."""
     import torch
 
     of_numpy, of_python = np.random.get_state(), random.getstate()

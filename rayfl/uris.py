@@ -4,12 +4,12 @@ import re
 
 _URI = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^\s'\"<>]+")
 _SECRET_OPTION = re.compile(r"key|secret|token|passw|signature|^sig$|credential", re.IGNORECASE)
-#: Where the name before the colon is half of the credentials, and there are no ports.
+#: Schemes where the name before the colon is part of the credentials, and where there are no ports.
 _KEYS_FIRST = ("s3", "s3a", "s3n")
 
 
 def without_secrets(text: str) -> str:
-    """Return text with the secrets of every URI in it left out; the URIs still name the same places.
+    """Return the text without the secrets in its URIs; the URIs still name the same places.
 
     >>> without_secrets("s3://KEY:SECRET@bucket/runs?region=eu&secret_key=x")
     's3://bucket/runs?region=eu'
@@ -24,7 +24,7 @@ def _clean(uri: str) -> str:
     place, mark, options = rest.partition("?")
     authority, slash, path = place.partition("/")
     if "@" not in authority and ":" in authority and "@" in path and scheme.lower() in _KEYS_FIRST:
-        # A secret with a slash in it that should have been written %2F.
+        # The secret contains a slash, which should have been written as %2F.
         authority, path = place[: place.index("@")] + "@" + path.partition("@")[2].partition("/")[0], path
         slash, path = "/", place.partition("@")[2].partition("/")[2]
     user, at, host = authority.rpartition("@")

@@ -48,7 +48,7 @@ class Scene:
     cluster: Nodes
     random: Random
     deeds: list[str] = field(default_factory=list)
-    given_up: int = 0  # ends that nobody asked for, each with a message that says how to go on
+    given_up: int = 0  # unrequested ends, each with a message that says how to resume
 
     def ended(self) -> bool:
         """Whether the driver is no longer there."""
@@ -184,7 +184,7 @@ def undisturbed(method: str, folder: Path) -> Run:
 
 
 def disturbed(method: str, cluster: Nodes, folder: Path, faults: int, random: Random) -> tuple[Run, Scene]:
-    """Run a method through so many faults; those after the first round each after at least one more."""
+    """Run a method through this number of faults; after the first round, at least one round lies between two faults."""
     every = random.choice(["1", "3", "null"])
     words = [*WORK, *METHODS[method], f"ray.address={cluster.address}", f"output.checkpoint_every={every}"]
     wait_until(lambda: not actors("ClientActor") and not actors("ServerActor"), "the end of the last run's actors", 60)

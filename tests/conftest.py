@@ -1,4 +1,7 @@
-"""One Ray for the whole session: starting one takes seconds. Its CPUs and GPUs are only counted."""
+"""One Ray for the whole session, and actors that go from run to run: starting them takes seconds.
+
+Ray's CPUs and GPUs are only counted.
+"""
 
 import logging
 import os
@@ -9,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import settings
 from small_runs import SmallRuns
 
 from rayfl.client.worker import Worker
@@ -19,6 +23,10 @@ from rayfl.results import Run
 from rayfl.simulation.preparation import prepare
 from rayfl.simulation.screen import Screen
 from rayfl.simulation.server import Server
+
+# How long an example takes says more about what else the machine does than about the code.
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -41,8 +49,20 @@ def ray_session() -> Iterator[None]:
         log_to_driver=False,
         logging_level=logging.ERROR,
     )
-    yield
+    from rayfl.actors.idle import IDLE
+
+    with IDLE.held():
+        yield
     ray.shutdown()
+
+
+@pytest.fixture
+def own_actors(ray_session: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of this test start actors of their own and end them, as anybody's do on a Ray that others use."""
+    from rayfl.actors.idle import IDLE
+
+    IDLE.release()
+    monkeypatch.setattr(IDLE, "_holders", 0)
 
 
 @pytest.fixture(scope="session")

@@ -30,23 +30,22 @@ QUICK_HEALTH_CHECKS = {
 
 def children(root: int | None = None) -> dict[int, str]:
     """Return the process ids and titles of all that descend from a process, by default this one."""
-    parents, titles = {}, {}
+    parents: dict[int, int] = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
-            try:
-                stat = (folder / "stat").read_text()
-                title = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            except OSError:
-                continue  # it has just ended
-            state, parent = stat.rpartition(")")[2].split()[:2]
-            if state != "Z":
-                parents[int(folder.name)], titles[int(folder.name)] = int(parent), title
+            with suppress(OSError):  # it has just ended
+                state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+                if state != "Z":
+                    parents[int(folder.name)] = int(parent)
     found: set[int] = {os.getpid() if root is None else root}
-    while True:
-        more = {pid for pid, parent in parents.items() if parent in found} - found
-        if not more:
-            return {pid: titles[pid] for pid in found if pid in titles}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
         found |= more
+    titles = {}
+    for pid in found & parents.keys():
+        with suppress(OSError):
+            title = Path(f"/proc/{pid}/cmdline").read_bytes()
+            titles[pid] = title.replace(b"\0", b" ").decode(errors="replace")
+    return titles
 
 
 def actors(kind: str, root: int | None = None) -> list[int]:
@@ -70,19 +69,25 @@ def kill(pid: int, number: int = signal.SIGKILL) -> None:
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout: float = PATIENCE) -> None:
-    """Wait, with an end."""
+    """Wait, with an end. A look that takes long is taken less often: those that are waited for need the CPU."""
     end = time.monotonic() + timeout
-    while not condition():
-        if time.monotonic() > end:
+    while True:
+        begin = time.monotonic()
+        if condition():
+            return
+        now = time.monotonic()
+        if now > end:
             raise TimeoutError(f"{what}: not within {timeout:g} s")
-        time.sleep(0.02)
+        time.sleep(max(0.02, 10 * (now - begin)))
 
 
 # -- drivers and clusters ----------------------------------------------------------------------------------------
 
 
 def rounds_in(path: Path) -> int:
-    """Return how many rounds of a run can be read; 0 before it has begun."""
+    """Return how many rounds of a run can be read; 0 before it has started."""
+    if not (path / "rounds").exists():
+        return 0
     try:
         return len(load(path).rounds)
     except InputError:
@@ -91,7 +96,7 @@ def rounds_in(path: Path) -> int:
 
 @dataclass
 class Driver:
-    """A `rayfl run` in a process of its own, which can be killed and resumed."""
+    """A `rayfl run` in a separate process, which can be killed and resumed."""
 
     folder: Path
     words: list[str]
@@ -121,12 +126,12 @@ class Driver:
         return self.folder / "a"
 
     def wait_for_rounds(self, count: int) -> bool:
-        """Wait until so many rounds are there; False if the run has ended before."""
+        """Wait until this number of rounds is written; False if the run ends before that."""
         wait_until(lambda: rounds_in(self.path) >= count or self.process.poll() is not None, f"round {count}")
         return self.process.poll() is None
 
     def go_on(self) -> None:
-        """After its end, go on with the run, or start it if it had not begun."""
+        """After its end, resume the run, or start it if it had not started."""
         self.process.wait(PATIENCE)
         if self.path.exists():
             self.start("resume", str(self.path))
@@ -134,7 +139,7 @@ class Driver:
             self.start("run", f"output.dir={self.folder}", "name=a", *self.words)
 
     def kill_and_resume(self) -> None:
-        """Kill -9 the driver, and go on with its run."""
+        """Kill -9 the driver, and resume its run."""
         self.process.kill()
         self.go_on()
 
@@ -168,8 +173,11 @@ class Nodes:
         return self.cluster.add_node(wait=False, **self.resources)
 
     def kill_one(self, random: Random) -> None:
-        """Kill -9 everything of a node that is not the head."""
-        node = self.others.pop(random.randrange(len(self.others)))
+        """Kill -9 everything of some node that is not the head."""
+        self.kill(self.others.pop(random.randrange(len(self.others))))
+
+    def kill(self, node: Any) -> None:
+        """Kill -9 everything of a node."""
         raylet = node.all_processes["raylet"][0].process.pid
         pids = list(children(raylet))
         for pid in [raylet, *pids]:

@@ -52,7 +52,7 @@ def written_run(
     level: float = 0.4,
     **config: Any,
 ) -> None:
-    """Write a run's folder without training: tables of any size, with names that nobody would choose."""
+    """Write a run's folder without training: tables of any size, with awkward names."""
     rng = np.random.default_rng(0)
     storage, seed = Storage(folder / name), int(config.get("seed", 0))
     overrides = {

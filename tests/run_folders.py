@@ -1,4 +1,4 @@
-"""Run folders for what reads runs: with figures that are made up, and of a real run that waits when it is told to."""
+"""Run folders for tests of readers: with made-up numbers, and of a real run that pauses on request."""
 
 import os
 import subprocess
@@ -30,7 +30,7 @@ def begin_run(folder: Path, *overrides: str, begun: float | None = None) -> Stor
 
 
 def add_rounds(storage: Storage, first: int, last: int, **more: Any) -> None:
-    """Write rounds that can be told from each other; the run goes on after those before."""
+    """Write rounds that differ from each other; the run continues after the earlier ones."""
     config = load_config(f"{storage.path}/config.yaml")
     resumed = {"resume_after": first - 1} if first > 1 else {}
     with RunWriter(storage, storage.name, config.method.name, config.seed, **resumed) as writer:
@@ -107,5 +107,5 @@ def gated_run(folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def open_gate(folder: Path, number: int) -> None:
-    """Let the run go on with this round."""
+    """Let the run continue with this round."""
     (folder / f"open-{number}").touch()

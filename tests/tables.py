@@ -8,11 +8,12 @@ from rayfl.results import Run
 
 
 def tables(run: Run) -> list[pd.DataFrame]:
-    """Return the three tables of a run without what may differ."""
+    """Return the tables of a run without what may differ."""
     frames = [
         run.rounds.assign(extras=[_without_recoveries(e) for e in run.rounds["extras"]]),
         run.clients,
         run.clusters,
+        run.newcomers,
     ]
     return [f.drop(columns=["run", *[c for c in f if c.startswith("seconds")]]) for f in frames]
 

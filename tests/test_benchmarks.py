@@ -54,3 +54,12 @@ def test_trainers_are_compared_and_the_rule_is_judged_by_the_best(tmp_path: Path
         assert by_figure.loc["loop", "ratio"] == 1
         best = by_figure.drop("auto / best")["seconds"].min()
         assert by_figure.loc["auto / best", "reference_seconds"] == best
+
+
+def test_a_partition_is_measured_and_transforms_against_none(tmp_path: Path) -> None:
+    printed, rows = run(tmp_path, "partition")
+    assert "later rounds" in printed
+    by_figure = rows.set_index("figure")
+    assert by_figure.loc["partition", "seconds"] < 5
+    assert "drift" in by_figure.loc["partition", "note"]
+    assert 0.3 < by_figure.loc["later rounds", "ratio"] < 1.5  # of few turns, with other tests beside them

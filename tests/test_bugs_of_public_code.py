@@ -135,7 +135,7 @@ def test_the_first_clusters_of_fesem_come_from_trained_models_not_from_random_po
     server.run_round(1)
     models, rows = server.fed.collect(EVERYONE).astype(np.float64), assigned(server)
     found = means(server, models, weighted=False)
-    assert sorted(found) == [0, 1, 2]  # nor is everybody in one, nearest to a model that nobody trained
+    assert sorted(found) == [0, 1, 2]  # nor are all clients in one cluster, nearest to an untrained model
     distances = np.square(models[:, None] - np.stack([found[k] for k in range(3)])).sum(axis=2)
     assert rows.tolist() == distances.argmin(axis=1).tolist()
 
@@ -158,7 +158,7 @@ NORM += ["partition.kind=classes", "partition.classes=1"]  # each has statistics
 def test_running_statistics_of_batch_norm_are_averaged_and_tested_not_left_on_the_clients(
     serial_server: Make, bn_module: str
 ) -> None:
-    """Averaging `parameters()` leaves them out: "FedAvg" then tests each client with statistics of its own."""
+    """Averaging `parameters()` leaves them out: "FedAvg" then tests each client with its own statistics."""
     server = serial_server(*NORM, f"model.name={bn_module}", "method.name=fedavg")
     fed = server.fed
     record = server.run_round(1)
@@ -291,7 +291,7 @@ def test_figures_of_one_shot_clusters_are_means_over_clients_not_over_clusters(s
 
 
 def test_sr_fcas_clients_without_a_cluster_are_not_left_out_of_its_figures(small: Make) -> None:
-    """By its threshold nobody is near anybody here: all components are too small."""
+    """With this threshold no two clients are near each other: all components are too small."""
     server = small("sr_fca", "method.one_shot_rounds=1", "method.smallest=3", "method.threshold=1e-6", UNEQUAL)
     for number in (1, 2):
         record = server.run_round(number)

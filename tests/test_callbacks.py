@@ -1,4 +1,4 @@
-"""Callbacks: what they are told, how they end a run, and that failures and resumes change nothing of it."""
+"""Callbacks: what is reported to them, how they end a run, and that failures and resumes do not change this."""
 
 import json
 import os
@@ -48,7 +48,7 @@ class Seen:
 
 
 class Watching(Callback):
-    """Remembers all it is told; in its state, and in `told`, which no checkpoint has."""
+    """Remembers all reports: in its state, and in `told`, which checkpoints do not save."""
 
     def __init__(self, stop_after: int = 0) -> None:
         self.told: list[Any] = []

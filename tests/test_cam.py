@@ -219,5 +219,5 @@ def test_the_fresh_models_of_oneshot_ifca_are_other_draws_than_the_global_one(
     server.run_round(1)
     server.run_round(2)
     assert len(drawn) == 1
-    assert len(drawn[0]) == CLIENTS  # nobody is near anybody
+    assert len(drawn[0]) == CLIENTS  # no two clients are near each other
     assert not (drawn[0] == shared).all(axis=1).any()

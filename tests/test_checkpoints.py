@@ -1,4 +1,4 @@
-"""Checkpoints: what they hold, what they cost, how a run goes on from them, and what is refused."""
+"""Checkpoints: what they hold, what they cost, how a run continues from them, and what is refused."""
 
 import errno
 import fcntl
@@ -248,7 +248,7 @@ class Net(nn.Module):
 
 
 def test_a_checkpoint_writes_only_those_who_trained_and_old_ones_are_pruned(run: Runs, tmp_path: Path) -> None:
-    """A quarter of the clients per round: checkpoints share files, and hold nobody more than twice on the whole."""
+    """A quarter of the clients per round: they share files, and each client is stored at most twice on average."""
     seen: list[dict[str, list[str]]] = []
 
     class Watching(Screen):
@@ -346,7 +346,7 @@ def test_by_default_checkpoints_take_a_fiftieth_of_the_time(tmp_path: Path) -> N
         if checkpoints.is_due(server.round):
             checkpoints.write(server)
     assert len(server.written) == pytest.approx(1000 * 0.02 / 0.5, rel=0.1)
-    assert server.written[0] == 1  # at once, since nobody knows yet what one costs
+    assert server.written[0] == 1  # at once, since the cost of a checkpoint is not yet known
     assert max(np.diff(server.written)) < 60
 
 
@@ -524,14 +524,14 @@ HOSTILE: dict[str, tuple[Callable[[Path], None], list[str], str]] = {
     "a federation of other clients": (
         lambda f: remake(f, "server-*", lambda a: [a[k].__iadd__(90) for k in a if k.startswith("federation.kept")]),
         [],
-        r"the checkpoint is not of these clients and this network",
+        r"the checkpoint is of other clients or another network",
     ),
     "a federation of another network": (
         lambda f: remake(
             f, "server-*", lambda a: a.update({k: a[k][:, 1:] for k in a if k.startswith("federation.unsent")})
         ),
         [],
-        r"the checkpoint is not of these clients and this network",
+        r"the checkpoint is of other clients or another network",
     ),
     "a truncated server file": (
         lambda f: spoil(newest(f, "checkpoints/server-*"), "truncated"),
@@ -816,7 +816,7 @@ def test_two_processes_do_not_write_to_one_run(stopped: Path, tmp_path: Path) ->
 def test_a_network_file_system_without_locks_is_written_to_all_the_same(
     run: Runs, monkeypatch: pytest.MonkeyPatch, fault: int
 ) -> None:
-    """Lustre is often mounted so. Other failures to lock are told."""
+    """Lustre is often mounted without locks. Other failures to lock are reported."""
 
     def unsupported(*_: object) -> None:
         raise OSError(fault, os.strerror(fault))

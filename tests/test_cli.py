@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 import rayfl
 from rayfl import cli
-from rayfl.config import DATA, PARTITIONS, Config
+from rayfl.config import DATA, PARTITIONS, ArriveConfig, Config
 from rayfl.methods import METHODS
 from rayfl.methods.options import ADDONS, ClusteredOptions
 
@@ -192,7 +192,7 @@ HOSTILE = {
     "a key twice": (["twice.yaml"], r"twice\.yaml is not valid YAML at line 3.*'rounds' is there twice"),
     "aliases that multiply": (["bomb.yaml"], r"bomb\.yaml.*more than 200,000 values"),
     "merges that multiply": (["merges.yaml"], r"merges\.yaml.*more than 200,000 values"),
-    "an alias in itself": (["endless.yaml"], r"endless\.yaml.*points to what it is in"),
+    "an alias in itself": (["endless.yaml"], r"endless\.yaml.*points to a value that contains it"),
     "deep YAML": (["deep.yaml"], r"deep\.yaml.*nested more than 32 deep"),
     "thousands of digits": (["digits.yaml"], r"digits\.yaml.*at most 400 digits"),
     "thousands of hex digits": (["hex.yaml"], r"hex\.yaml.*at most 400 digits"),
@@ -289,7 +289,7 @@ def test_a_folder_that_cannot_be_resumed_is_one_line(rayfl_typed: Callable[..., 
 
 
 def test_an_address_where_no_ray_is_gives_one_line(tmp_path: Path) -> None:
-    """In a process of its own: this one has a Ray, which would be used."""
+    """In a separate process: this one is connected to a Ray, which would be used."""
     environment = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"}
     done = subprocess.run(
         [sys.executable, "-m", "rayfl.cli", "run", "ray.address=127.0.0.1:1"],
@@ -374,6 +374,9 @@ def test_partition_prints_every_client_and_draws_a_figure(rayfl_typed: Callable[
     rows = re.findall(r"^│ +(\d+) │ +(\d+) │ +\d+ │ +\d+ │ 0:\d+ 1:\d+", out, re.M)
     assert rows == [(str(client), str(client // 2)) for client in range(8)], out
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+    assert re.search(r"^label skew: 0\.0\d\d Jensen-Shannon, 0\.0\d\d Hellinger", out, re.M), out
+    assert re.search(r"^effective classes per client: 9\.\d\d of 10$", out, re.M), out
+    assert "quantity skew: 0.00" in out
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
@@ -382,7 +385,7 @@ def test_partition_writes_who_has_which_sample(rayfl_typed: Callable[..., Typed]
     code, out, _ = rayfl_typed("partition", *keys, "-o", f"who.{ending}")
     assert code == 0 and out.splitlines()[-1] == f"who.{ending}"
     table = pd.read_csv("who.csv") if ending == "csv" else pd.read_parquet("who.parquet")
-    assert list(table.columns) == ["client", "sample", "split", "label", "cluster"]
+    assert list(table.columns) == ["client", "sample", "split", "label", "cluster", "transform"]
     assert sorted(table["sample"]) == list(range(1797))
     public = table[table["split"] == "public"]
     assert len(public) == 180 and public["client"].isna().all() and public["cluster"].isna().all()
@@ -406,7 +409,7 @@ def test_partition_shows_the_names_of_natural_clients(rayfl_typed: Callable[...,
 def test_methods_lists_every_method_with_its_options(rayfl_typed: Callable[..., Typed]) -> None:
     code, out, _ = rayfl_typed("methods")
     assert code == 0
-    # What stands under each name, up to the next.
+    # The lines below each name, up to the next name.
     parts = dict(re.findall(r"^(\w+)  [^\n]*\n((?:    [^\n]*\n)*)", out, re.M))
     common = set(ClusteredOptions.model_fields)
     for name, method in METHODS.items():
@@ -475,7 +478,7 @@ def test_config_lists_every_key_with_its_meaning(rayfl_typed: Callable[..., Type
     by_key = {line.partition("=")[0]: line for line in lines}
     assert len(by_key) == len(lines)
     sections = {name: [type(section)] for name, section in Config() if isinstance(section, BaseModel)}
-    sections |= {"data": list(DATA.values()), "partition": list(PARTITIONS.values())}
+    sections |= {"data": list(DATA.values()), "partition": list(PARTITIONS.values()), "arrive": [ArriveConfig]}
     keys = [name for name in Config.model_fields if name not in sections]
     keys += [
         f"{name}.{key}" for name, several in sections.items() for section in several for key in section.model_fields

@@ -247,7 +247,7 @@ def test_runs_of_before_fingerprints_are_paired_by_their_configs_and_that_is_tol
     write_run(tmp_path / "c", "fesem")
     frame = rayfl.compare(tmp_path)
     assert (row(frame, "fesem")["pairs"], row(frame, "ifca")["pairs"]) == (1, 0)
-    assert f"no fingerprints were recorded in {tmp_path / 'a'}, {tmp_path / 'b'}: that they began" in notes(frame)
+    assert f"no fingerprints were recorded in {tmp_path / 'a'}, {tmp_path / 'b'}: whether they had" in notes(frame)
     assert "ifca had another start (partition.public=0.1 instead of none) than fedavg with seed 0" in notes(frame)
 
 
@@ -361,7 +361,7 @@ def test_unfinished_runs_are_left_out_and_noted_unless_partial(tmp_path: Path) -
     assert f"left out: {tmp_path / 'half'} has not finished (1 of 2 rounds)" in notes(frame)
     partial = rayfl.compare(tmp_path, partial=True)
     assert row(partial, "ifca")["mean"] == 0.7
-    assert f"not finished: {tmp_path / 'half'} has 1 of 2 rounds, and is compared as it is" in notes(partial)
+    assert f"not finished: {tmp_path / 'half'} has 1 of 2 rounds, and is compared by these" in notes(partial)
     with pytest.raises(InputError, match="none of the runs has finished"):
         rayfl.compare(tmp_path / "half")
 

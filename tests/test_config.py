@@ -84,7 +84,10 @@ def test_cluster_sizes_say_how_many_clients_and_clusters_there_are() -> None:
         ({"local": {"learning_rate": 1.0}}, ["local.learning_rate=1.0", "lr_decay"]),
         ({"lr": 1.0}, ["lr=1.0", "did you mean 'local.lr'?", "allowed:", "rounds"]),
         ({"ROUNDS": 1}, ["ROUNDS=1", "did you mean 'rounds'?", "allowed:"]),
-        ({"data": {"source": "csv"}}, ["data.source='csv'", "tables are read by parquet", "allowed: digits, mnist"]),
+        (
+            {"data": {"source": "tsv"}},
+            ["data.source='tsv'", "tables are read by parquet and csv", "allowed: digits, mnist"],
+        ),
         ({"rounds": "many"}, ["rounds='many'", "integer"]),
         ({"rounds": 0}, ["rounds=0", "greater than or equal to 1"]),
         ({"data": {"source": "mnst"}}, ["data.source='mnst'", "did you mean 'mnist'", "cifar10"]),
@@ -115,11 +118,11 @@ def test_a_fault_is_one_line_with_key_value_and_cure(given: dict, names: list[st
         assert name in line, line
 
 
-@pytest.mark.parametrize("name", ["csv", "excel", "coco", "zzz"])
+@pytest.mark.parametrize("name", ["tsv", "excel", "coco", "zzz"])
 def test_a_source_that_is_not_close_to_any_suggests_none_and_lists_all(name: str) -> None:
     (line,) = lines_of({"data": {"source": name}})
     assert "did you mean" not in line
-    assert "allowed: digits, mnist, fashion_mnist, cifar10, cifar100, svhn, image_folder, npz, parquet, text" in line
+    assert "allowed: digits, mnist, fashion_mnist, cifar10, cifar100, svhn, image_folder, npz, parquet, csv, " in line
 
 
 @pytest.mark.parametrize("method", ["fedac", "fedavg", "ifca"])

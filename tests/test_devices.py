@@ -101,7 +101,7 @@ def test_every_kind_of_layer_follows_to_another_device(
 
 def test_a_forgotten_transfer_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the tests above would say nothing."""
-    monkeypatch.setattr(Worker, "samples", lambda self, client, indices: self.dataset.batch(indices))
+    monkeypatch.setattr(Worker, "samples", lambda self, client, indices, _: self.dataset.batch(indices))
     with pytest.raises(Exception, match="two devices"):
         list(rounds_elsewhere("method.name=fedavg", "training=loop"))
 
@@ -120,7 +120,7 @@ def flags() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("share", ["ray.gpus_per_actor=0.5", "ray.gpus_per_actor=0"])
-def test_actors_with_a_share_of_a_gpu_ask_for_deterministic_kernels(ray_session: None, share: str) -> None:
+def test_actors_with_a_share_of_a_gpu_ask_for_deterministic_kernels(own_actors: None, share: str) -> None:
     import ray
 
     from rayfl.actors.supervisor import ray_server
@@ -148,7 +148,7 @@ class Net(nn.Module):
 
 
 def test_on_gpus_the_actors_try_the_vectorised_trainer_and_auto_takes_the_loop_if_it_fails(
-    ray_session: None,
+    own_actors: None,
     simulate_quietly: Callable[..., Run],
     own_code: Callable[[str, str], None],
     monkeypatch: pytest.MonkeyPatch,

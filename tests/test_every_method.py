@@ -83,7 +83,9 @@ def three_actors(ray_session: None) -> Iterator[list[Any]]:
     import ray
 
     from rayfl.actors.client_actor import HEALTH, ClientActor
+    from rayfl.actors.idle import IDLE
 
+    IDLE.release()  # they hold the CPUs of these
     p = prepared("fedavg")
     data, shares = ray.put(p.dataset), ray.put(p.partition)
     decorate: Any = ray.remote
@@ -462,6 +464,51 @@ def test_every_method_goes_on_from_a_checkpoint_to_the_same_bits_on_another_numb
         assert left.keys() == right.keys()
         for key in left:
             np.testing.assert_array_equal(left[key], right[key], err_msg=f"{key} in round {one.number}")
+
+
+# Clusters are there when newcomers come in round 3.
+EARLY = {
+    "local_kmeans": ["method.warmup=1"],
+    "flhc": ["method.warmup=1"],
+    "oneshot_ifca": ["method.one_shot_rounds=1"],
+    "sr_fca": ["method.one_shot_rounds=1"],
+    "ifca + cam": ["method.cam.warmup=1"],
+    "fesem + cam": ["method.cam.warmup=1"],
+    "ifca + cam + finetune": ["method.cam.warmup=1"],
+    "fedtsdp + finetune": ["method.shared_layers=1.5"],
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_method_takes_newcomers_in_with_the_same_bits_on_any_number_of_workers(case: str) -> None:
+    """However long newcomers are fine-tuned: on two workers by one round less."""
+    words = ["model.name=mlp", "arrive.count=4", "arrive.round=3", "rounds=4", "participation.fraction=0.6"]
+    words += [*EARLY.get(CASES[case][0], []), *EARLY.get(case, [])]
+    p, less = (prepared(case, *words, f"arrive.tune={tune}") for tune in ("[0, 1, 2]", "[0, 1]"))
+    alone = serial(p)
+    try:
+        expected, found = run(p, alone)[1], run(less, Workers(less, 2))[1]
+    finally:
+        alone.close()
+    for one, other in zip(expected, found, strict=True):
+        left, right = bits(one), bits(other)
+        assert left.keys() - right.keys() == ({"extras.newcomers_accuracy_2"} if one.number == 3 else set())
+        for key in right:
+            np.testing.assert_array_equal(left[key], right[key], err_msg=f"{key} in round {one.number}")
+        assert (one.newcomers is not None) == (one.number == 3)
+    rows, fewer = expected[2].newcomers, found[2].newcomers
+    assert rows is not None
+    assert fewer is not None
+    assert rows["tuned"].tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    for key, column in fewer.items():
+        np.testing.assert_array_equal(column, rows[key][:8], err_msg=key)
+    assert rows["loss"][8:].mean() < rows["loss"][:4].mean()  # after two rounds on their own data
+    if "cluster" in rows:
+        assert (rows["cluster"] >= 0).all()
+    late = np.unique(rows["client"])
+    for record in expected[:2]:
+        assert not np.isin(record.clients["client"], late).any()
+    assert np.isin(late, expected[3].clients["client"]).all()
 
 
 def found_in(storage: Storage, p: Prepared) -> Checkpoints:

@@ -209,7 +209,7 @@ def test_following_exports_each_round_of_a_real_run_once_until_it_is_complete(tm
 def test_following_ends_with_1_when_nobody_goes_on_with_a_run(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", rounds=2)
     lines = said(folder, to="csv", out=tmp_path / "out", follow=True, interval=0.05, patience=0.2, code=1)
-    assert lines[-1] == f"nobody is going on with {folder}: rayfl resume {folder}"
+    assert lines[-1] == f"{folder} is unfinished, and no process runs it; resume it: rayfl resume {folder}"
     assert pd.read_csv(tmp_path / "out" / "run" / "rounds.csv")["round"].tolist() == [1, 2]
 
 

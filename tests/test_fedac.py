@@ -34,7 +34,7 @@ def test_the_embedding_is_the_mean_of_the_cohorts_backbones_not_their_sum(serial
 
 
 def test_centres_are_plain_means_of_their_clients_last_models(serial_server: Make) -> None:
-    """Eq. 5: unweighted, over all who have taken part, also those not in this round's cohort."""
+    """Eq. 5: unweighted, over all clients that have taken part, also those not in this round's cohort."""
     server = serial_server("participation.count=5", "local.steps=2", "partition.samples=[40, 80]")
     for number in range(1, 6):
         server.run_round(number)
@@ -166,7 +166,7 @@ def test_by_default_granularity_takes_plain_distances(serial_server: Make) -> No
 @pytest.mark.parametrize("origin", ["initial", "mean", "none"])
 @pytest.mark.parametrize("similarity", ["cosine", "l2"])
 def test_whole_weights_decide_where_they_are_asked_for(serial_server: Make, similarity: str, origin: str) -> None:
-    """The E-step against the centres of the round before, from collected models; who is absent stays."""
+    """The E-step against the centres of the round before, from collected models; absent clients keep their cluster."""
     words = [f"method.similarity={similarity}", f"method.origin={origin}", "method.tuning=none"]
     server = serial_server(*words, "local.steps=3", "participation.count=8", "method.clusters=3")
     method, fed = fedac(server), server.fed

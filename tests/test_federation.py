@@ -50,7 +50,7 @@ def test_serial_and_one_two_three_actors_give_the_same_tables(
     common += ["method.tune_from=2"] if method == "fedac" else []  # so that tuning is part of it
     reference = simulate_quietly(*common, "federation=serial")
     assert len(reference.rounds) == 12
-    # Every actor started costs seconds; the dearest case goes through all numbers, the others through the most.
+    # Starting actors takes seconds: the most demanding case tries all numbers of actors, the others only the largest.
     for actors in (1, 2, 3) if (method, participation) == ("fedac", "0.25") else (3,):
         assert_same(reference, simulate_quietly(*common, f"ray.actors={actors}"))
 
@@ -158,7 +158,7 @@ def test_bytes_are_what_a_deployment_would_send(federation: Callable[..., Serial
     fed.train(cohort, start=handed, objective=[Proximal(handed, 0.1)], keep=True)  # one model, though it is used twice
     assert fed.ledger.bytes_down == 5 * everyones
     fed.mean(cohort, part="backbone")
-    fed.mean(cohort)  # the backbone is there already: only the heads follow
+    fed.mean(cohort)  # the server already has the backbones: only the heads are sent
     assert fed.ledger.bytes_up == 5 * everyones
     dim = fed.layout.parameters
     fed.begin_round(2)
@@ -260,12 +260,12 @@ class TestPlacement:
         with ray_server(p.config, lambda: p) as server:
             return list(server.seats)
 
-    def test_actors_are_pinned_to_their_share_of_a_gpu(self, ray_session: None) -> None:
+    def test_actors_are_pinned_to_their_share_of_a_gpu(self, own_actors: None) -> None:
         seats = self.seats("ray.actors_per_gpu=2", "ray.cpus_per_actor=0.5")
         assert sorted(s.gpus[0] for s in seats) == [0, 0, 1, 1]
         assert {s.device for s in seats} == {"cpu"}  # Ray counts GPUs that this machine does not have
 
-    def test_without_a_gpu_share_nobody_sits_on_one(self, ray_session: None) -> None:
+    def test_without_a_gpu_share_nobody_sits_on_one(self, own_actors: None) -> None:
         seats = self.seats("ray.actors=2")
         assert [s.gpus for s in seats] == [[], []]
         assert len({s.pid for s in seats}) == 2
@@ -280,12 +280,12 @@ class TestPlacement:
         ],
     )
     def test_what_can_never_fit_is_refused_with_the_cure(
-        self, ray_session: None, overrides: list[str], told: str
+        self, own_actors: None, overrides: list[str], told: str
     ) -> None:
         with pytest.raises(InputError, match=told):
             self.seats(*overrides)
 
-    def test_what_does_not_fit_now_is_told_after_the_timeout(self, ray_session: None) -> None:
+    def test_what_does_not_fit_now_is_told_after_the_timeout(self, own_actors: None) -> None:
         import ray
 
         @ray.remote(num_cpus=3)
@@ -300,12 +300,12 @@ class TestPlacement:
         finally:
             ray.kill(hog)
 
-    def test_more_actors_than_clients_are_not_started(self, ray_session: None) -> None:
+    def test_more_actors_than_clients_are_not_started(self, own_actors: None) -> None:
         seats = self.seats("partition.clients=4", "partition.samples=[20,20]", "ray.cpus_per_actor=0.5")
         assert len(seats) == 4
 
 
-def test_actors_read_the_data_set_where_it_lies_in_shared_memory(ray_session: None) -> None:
+def test_actors_read_the_data_set_where_it_lies_in_shared_memory(own_actors: None) -> None:
     """A copy would be writeable; what the object store maps into an actor is not."""
     import ray
 
@@ -318,7 +318,7 @@ def test_actors_read_the_data_set_where_it_lies_in_shared_memory(ray_session: No
 
 
 def test_another_process_uses_the_ray_that_ray_address_names_and_leaves_it_running(
-    ray_session: None, tmp_path: Path
+    own_actors: None, tmp_path: Path
 ) -> None:
     import ray
 
@@ -338,7 +338,7 @@ def test_another_process_uses_the_ray_that_ray_address_names_and_leaves_it_runni
     assert ray.get(ray.put("still here"), timeout=60) == "still here"
 
 
-def test_a_ray_that_was_not_ours_stays_up(simulate_quietly: Callable[..., Run], ray_session: None) -> None:
+def test_a_ray_that_was_not_ours_stays_up(simulate_quietly: Callable[..., Run], own_actors: None) -> None:
     import ray
 
     simulate_quietly("rounds=1", "local.steps=1", "method.name=fedavg", "ray.actors=1")
@@ -353,7 +353,7 @@ def test_a_ray_that_was_not_ours_stays_up(simulate_quietly: Callable[..., Run], 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be asked for it")
 def test_memory_that_workers_free_does_not_come_back_as_new_pages() -> None:
-    """In a process of its own, as a worker is: it cannot be undone."""
+    """In a separate process, like a worker, because this cannot be undone."""
     program = textwrap.dedent("""
         import resource
         import torch
@@ -378,7 +378,7 @@ def test_memory_that_workers_free_does_not_come_back_as_new_pages() -> None:
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be asked for it")
 def test_free_memory_between_what_is_kept_can_be_given_back() -> None:
-    """The driver and the server do so after a recovery; in a process of its own, whose memory is known."""
+    """The driver and the server do this after a recovery; tested in a separate process, whose memory is known."""
     program = textwrap.dedent("""
         from pathlib import Path
         from rayfl.client.allocator import return_freed_memory

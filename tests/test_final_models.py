@@ -38,7 +38,7 @@ def made(folder: Path | str, *words: str) -> Run:
 
 
 def data_of(run: Run) -> tuple[Dataset, Partition]:
-    """Return a run's samples as they are in the source, and who has which."""
+    """Return a run's samples as they are in the source, and which client has which."""
     dataset = load_dataset(run.config.data, run.config.seed)
     return dataset, make_partition(run.config.partition, dataset, run.config.seed)
 

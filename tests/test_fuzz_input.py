@@ -92,7 +92,7 @@ VALUES = st.recursive(
 
 
 def value_for(key: str) -> st.SearchStrategy[Any]:
-    """Draw what the key may take, what is just beyond it, and what nobody would write."""
+    """Draw values that the key accepts, values just outside its limits, and absurd values."""
     allowed = words_of(KEYS[key])
     if key == "method.name":
         allowed = list(METHODS)

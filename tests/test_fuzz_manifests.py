@@ -1,4 +1,4 @@
-"""Whatever is in a checkpoint's JSON: the run goes on, or lines say what is wrong; damage never gives wrong numbers."""
+"""Whatever a checkpoint's JSON holds: the run continues, or a message says what is wrong; numbers are never wrong."""
 
 import copy
 import json

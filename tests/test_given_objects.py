@@ -1,4 +1,4 @@
-"""Models, methods, tasks and partitions as Python objects: classes made inside a test, which nobody could import."""
+"""Models, methods, tasks and partitions as Python objects: classes defined inside a test, which cannot be imported."""
 
 from pathlib import Path
 from typing import Any

@@ -231,7 +231,7 @@ def test_cgpfl_pulls_own_models_to_centres_that_are_plain_means_of_all_last_mode
         moved += int((found != rows[known]).sum())
         for k in np.unique(found):
             close(server.method.state.centres[k], own[known[found == k]].mean(axis=0))
-    assert moved > 8  # more than those who come from no cluster: K-means goes on in every round
+    assert moved > 8  # more than the clients without a cluster: K-means runs in every round
 
 
 # -- clusters from models --------------------------------------------------------------------------------------------
@@ -667,7 +667,7 @@ def l2(points: np.ndarray) -> np.ndarray:
 
 
 def distance_that_leaves(distances: np.ndarray, count: int) -> float:
-    """A radius at which so many components are left."""
+    """A radius at which this number of components is left."""
     edges = np.unique(distances[np.triu_indices(len(distances), 1)])
     at = [len(np.unique(connected(distances <= edge))) for edge in edges].index(count)
     return float((edges[at] + edges[at + 1]) / 2)

@@ -1,4 +1,4 @@
-"""Actors that go on to the next run: as fast as that is, nothing of one run may show in another."""
+"""Actors that are reused by the next run: it starts fast, and no state of one run may leak into another."""
 
 import subprocess
 import sys
@@ -46,7 +46,7 @@ class Watching(Screen):
 
 
 @pytest.fixture
-def run(tmp_path: Path, ray_session: None) -> Callable[..., tuple[Run, Watching]]:
+def run(tmp_path: Path, own_actors: None) -> Callable[..., tuple[Run, Watching]]:
     def make(words: list[str], *more: str) -> tuple[Run, Watching]:
         screen = Watching()
         return simulate(load_config(None, [*words, f"output.dir={tmp_path}", *more]), screen), screen
@@ -55,7 +55,7 @@ def run(tmp_path: Path, ray_session: None) -> Callable[..., tuple[Run, Watching]
 
 
 @pytest.fixture
-def held(ray_session: None) -> Iterator[None]:
+def held(own_actors: None) -> Iterator[None]:
     with IDLE.held():
         yield
     wait_until(lambda: not actors("ClientActor") and not actors("ServerActor"), "the end of the idle actors", 30)

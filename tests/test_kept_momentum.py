@@ -1,4 +1,4 @@
-"""local.keep_momentum: a client's momentum goes on from round to round, wherever the client is, and no other's does."""
+"""local.keep_momentum: each client's momentum continues from round to round, on any worker."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -17,7 +17,8 @@ from rayfl.client.worker import Worker
 from rayfl.config import LocalConfig, load_config
 from rayfl.errors import InputError
 from rayfl.federation import everyone
-from rayfl.federation.interface import Facts, Federation
+from rayfl.federation.facts import Facts
+from rayfl.federation.interface import Federation
 from rayfl.federation.serial import SerialFederation
 from rayfl.models import FlatModel
 from rayfl.results import Run, Storage
@@ -141,11 +142,11 @@ def test_a_momentum_belongs_to_a_client_a_slot_and_a_stream(serial_server: Make,
     fed.begin_round(2)
     close(moved(fed, some), 1.9 * once[some])
     fed.begin_round(3)
-    close(moved(fed, some, slot="global"), once[some])  # another model of theirs begins from rest
+    close(moved(fed, some, slot="global"), once[some])  # the momentum of another slot starts at zero
     close(moved(fed, some, stream=1), once[some])  # so does another federation of an ensemble
     close(moved(fed, some, from_rest=True), once[some])
     twice_and_thrice = np.where(np.isin(everybody, some), 2.71, 1.9)[:, None]
-    close(moved(fed, everybody), twice_and_thrice * once)  # nobody who was absent lost or gained any
+    close(moved(fed, everybody), twice_and_thrice * once)  # the momentum of absent clients has not changed
     fed.begin_round(4)
     close(moved(fed, some, slot="global", keep=True), 1.9 * once[some])
 

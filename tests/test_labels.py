@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 from rayfl.analysis.labels import config_value, labels
+from rayfl.analysis.table_labels import table_labels
 from rayfl.config import load_config
 
 
@@ -59,3 +60,32 @@ def test_a_config_value_is_found_by_its_dotted_key() -> None:
     assert config_value(run, "method.mu") == 0.25
     assert config_value(run, "partition.samples") == "[5, 9]"
     assert config_value(run, "method.nothing") is None
+
+
+def test_values_are_short_unless_two_would_look_the_same() -> None:
+    npz = ["data.source=npz", "method.name=fedavg"]
+    assert named(configured(*npz, "data.path=a/one.npz"), configured(*npz, "data.path=a/two.npz")) == [
+        "fedavg path=one",
+        "fedavg path=two",
+    ]
+    assert named(configured(*npz, "data.path=a/one.npz"), configured(*npz, "data.path=b/one.npz")) == [
+        "fedavg path=a/one.npz",
+        "fedavg path=b/one.npz",
+    ]
+    sizes = [[1] * 19 + [2], [1] * 18 + [2, 1]]
+    found = named(*[configured("partition.kind=cluster_classes", f"partition.cluster_sizes={each}") for each in sizes])
+    assert len(set(found)) == 2
+    near = named(configured("local.lr=0.1234567"), configured("local.lr=0.1234568"))
+    assert near == ["fedac lr=0.1234567", "fedac lr=0.1234568"]
+
+
+def test_tables_and_figures_write_a_method_and_a_setting_alike() -> None:
+    runs = [
+        configured("method.name=fedprox", f"method.mu={mu}", f"model.name={model}")
+        for mu in (0.5, 1.0)
+        for model in ("mlp", "cnn")
+    ]
+    figures, table = labels(runs), table_labels([run.config for run in runs])
+    assert [label.method for label in figures] == table.rows == ["fedprox mu=0.5"] * 2 + ["fedprox mu=1"] * 2
+    assert {label.setting for label in figures} == {"model=mlp", "model=cnn"}
+    assert set(table.columns) == {"digits, transforms, model=mlp", "digits, transforms, model=cnn"}

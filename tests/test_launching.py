@@ -62,7 +62,7 @@ def test_every_start_of_ray_asks_for_the_token_and_keeps_the_dashboard_on_the_no
         assert re.search(r"\bRAY_AUTH_MODE=token\b.* ray start ", command)
     assert "--dashboard-host=127.0.0.1" in head
     assert "--address=$RAY_HEAD_IP:6379" in worker
-    # `ray submit` runs Python in a shell of its own, which must know of the token too.
+    # `ray submit` runs Python in a separate shell, which needs the token too.
     assert any("RAY_AUTH_MODE=token" in c and "rayfl-env.sh" in c for c in config["setup_commands"])
 
 
@@ -517,7 +517,7 @@ def test_the_cluster_test_says_what_it_needs(tmp_path: Path) -> None:
 
 
 def change(table: Path, column: str, how: Callable[[Any], Any]) -> None:
-    """Write the table anew, in one file, with one value of its second row changed."""
+    """Write the table again, in one file, with one value of its second row changed."""
     found = pyarrow.parquet.read_table(table)
     values = found[column].to_pylist()
     values[1] = how(values[1])

@@ -414,7 +414,9 @@ def test_configs_saved_by_version_0_1_are_read(tmp_path: Path) -> None:
     data = {"source": "digits", "label": "label", "window": 80, "stride": 1, "normalise": "standard"}
     assert load_config({"data": data}).data == data_config(source="digits")
     assert load_config({"data": {**data, "window": 9}}).data == data_config(source="digits")  # 0.1 took it, unused
-    with pytest.raises(InputError, match=r"data\.window=9 is not used by data\.source=digits \(only by text\)"):
+    with pytest.raises(
+        InputError, match=r"data\.window=9 is not used by data\.source=digits \(only by text, huggingface\)"
+    ):
         load_config({"data": {"window": 9}})
 
 
@@ -422,8 +424,8 @@ def test_configs_saved_by_version_0_1_are_read(tmp_path: Path) -> None:
     ("given", "told"),
     [
         (
-            {"data": {"source": "csv"}},
-            r"data\.source='csv' is not allowed: tables are read by parquet, npz .*or a func",
+            {"data": {"source": "excel"}},
+            r"data\.source='excel' is not allowed: tables are read by parquet and csv .*or a func",
         ),
         ({"data": {"source": ["digits"]}}, r"data\.source=\['digits'\] is not allowed; allowed: digits, mnist"),
         ({"data": {"source": "python"}}, r"use rayfl\.run\(data=\.\.\.\)"),

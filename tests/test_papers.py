@@ -164,3 +164,39 @@ def test_a_printed_variance_becomes_a_deviation(tmp_path: Path) -> None:
     write_run(tmp_path / "a", overrides=[*keys, "model.name=mlp"])
     (row,) = beside(tmp_path, "fedtsdp 6").rows.to_dict("records")
     assert (row["printed_mean"], row["printed_std"]) == (line["mean"], math.sqrt(line["std"])) == (90.36, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("cam", "plain", "tuned"),
+    [
+        ([], "IFCA-CAM", "IFCA-CAM-Finetune"),
+        (["method.cam.residual=false"], "FedAvg+IFCA", "FedAvg-Finetune+IFCA-Finetune"),
+    ],
+)
+def test_fine_tuned_rows_stand_beside_fine_tuned_models(tmp_path: Path, cam: list[str], plain: str, tuned: str) -> None:
+    keys = [*CLUSTERED, "method.clusters=10", "method.addons=[cam]", "method.finetune=true", *cam]
+    for seed, after in enumerate((0.7, 0.9)):
+        extras = [{}, {"finetuned_accuracy": after}]
+        write_run(tmp_path / f"a{seed}", "ifca", seed, [0.3, 0.6], overrides=keys, extras=extras)
+    rows = {row["printed_as"]: row for row in beside(tmp_path, "thesis 7.5").rows.to_dict("records")}
+    assert set(rows) == {plain, tuned}
+    assert rows[plain]["mean"] == pytest.approx(60) and rows[tuned]["mean"] == pytest.approx(80)
+    assert rows[tuned]["n"] == 2 and rows[tuned]["difference"] == pytest.approx(80 - rows[tuned]["printed_mean"])
+
+
+def test_rows_after_a_refinement_stand_beside_the_round_of_its_merge(tmp_path: Path) -> None:
+    stages = [("one_shot", 0), ("refine", 1), ("merge", 1), ("refine", 2), ("merge", 2), ("train", 2)]
+    extras = [{"stage": stage, "refinement": number} for stage, number in stages]
+    values = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
+    write_run(tmp_path / "a", "sr_fca", values=values, overrides=["data.source=mnist"], extras=extras)
+    rows = {row["printed_as"]: row["mean"] for row in beside(tmp_path, "sr_fca 4").rows.to_dict("records")}
+    assert rows == {"SR-FCA after 1st REFINE": pytest.approx(30), "SR-FCA after 2nd REFINE": pytest.approx(50)}
+    (last,) = beside(tmp_path, "sr_fca 1").rows.to_dict("records")
+    assert last["mean"] == pytest.approx(60)
+
+
+def test_a_run_without_that_moment_matches_no_such_row(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", "sr_fca", values=[0.1], overrides=["data.source=mnist"], extras=[{"stage": "one_shot"}])
+    assert matched(tmp_path, "sr_fca 4") == []
+    write_run(tmp_path / "b", "ifca", overrides=[*CLUSTERED, "method.clusters=10", "method.addons=[cam]"])
+    assert {row[0] for row in matched(tmp_path, "thesis 7.5")} == {"IFCA-CAM"}

@@ -377,10 +377,10 @@ def test_a_table_of_a_partition_has_the_labels_that_clients_see() -> None:
     )
     rows = partition_table(partition, dataset).astype(object).where(lambda frame: frame.notna(), None)
     assert rows.to_numpy().tolist() == [
-        [0, "Anna", 0, "train", 0, 1],
-        [1, "Bert", 2, "test", 1, 0],
-        [1, "Bert", 3, "train", 0, 0],
-        [None, None, 1, "public", 1, None],
+        [0, "Anna", 0, "train", 0, 1, 1],
+        [1, "Bert", 2, "test", 1, 0, 0],
+        [1, "Bert", 3, "train", 0, 0, 0],
+        [None, None, 1, "public", 1, None, None],
     ]
 
 

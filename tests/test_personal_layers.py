@@ -37,7 +37,7 @@ def assert_same_scores(found: dict[str, np.ndarray], expected: dict[str, np.ndar
 def test_fedtsdp_that_never_clusters_is_fedavg_bit_for_bit(
     small: Make, bn_module: str, network: str, fraction: float
 ) -> None:
-    """One stack of shared layers for all: also those who have a model of their own are tested in FedAvg's passes."""
+    """One stack of shared layers for all: clients with their own model are tested in FedAvg's passes too."""
     words = ["partition.kind=iid", f"model.name={network}", "partition.validation=0.2"]
     words += [f"participation.fraction={fraction}"]
     tsdp, fedavg = small("fedtsdp", "method.hopkins=0.999", *words), small("fedavg", *words)

@@ -126,7 +126,7 @@ def test_label_shares_are_those_of_the_dealt_data(folder: Path, page: str) -> No
 
 
 def _partition(folder: Path) -> Path:
-    """Write who has which sample, by the command that shows a partition."""
+    """Write which client has which sample, with the command that shows a partition."""
     from rayfl.analysis.partition_table import write_partition
     from rayfl.data import make_partition
     from rayfl.data.sources import load_dataset

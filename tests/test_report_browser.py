@@ -83,8 +83,10 @@ def _scroll(browser: Any) -> None:
     for top in range(0, height + 900, 800):
         browser.execute_script(f"window.scrollTo({{top: {top}, behavior: 'instant'}})")
         time.sleep(0.03)
-    limit = time.monotonic() + 20
-    while not all(chart["drawn"] for chart in browser.execute_script(_CHARTS)) and time.monotonic() < limit:
+    limit = time.monotonic() + 60
+    while time.monotonic() < limit:
+        if all(chart["drawn"] and chart["marks"] for chart in browser.execute_script(_CHARTS)):
+            return
         time.sleep(0.1)
 
 

@@ -162,7 +162,7 @@ def test_a_limit_draws_by_the_seed_and_keeps_the_order() -> None:
 def test_sources_without_owners_say_which_have_them() -> None:
     message = fault("digits", column="writer")
     assert message.startswith("partition.column=writer: data.source=digits does not say whose")
-    assert "mnist (column writer), parquet or text" in message
+    assert "mnist (column writer), parquet, csv, huggingface or text" in message
 
 
 # --- npz
@@ -228,7 +228,7 @@ def test_a_faulty_npz_is_told_in_one_line(arrays: dict[str, Any], message: str, 
     assert message in told
 
 
-@pytest.mark.parametrize("source", ["npz", "parquet", "image_folder", "text"])
+@pytest.mark.parametrize("source", ["npz", "parquet", "csv", "image_folder", "text"])
 def test_missing_and_damaged_files_are_told_in_one_line(source: str, tmp_path: Path) -> None:
     assert "does not exist" in fault(source, tmp_path / "nowhere")
     damaged = tmp_path / "damaged.csv.gz"
@@ -334,6 +334,13 @@ def test_an_image_folder_may_have_its_own_test_split(tmp_path: Path) -> None:
     assert dataset.inputs[0, :, 0, 0].tolist() == [7, 0, 255]
     assert dataset.inputs[2, :, 0, 0].tolist() == [9, 9, 9]
     assert dataset.is_validation is None
+
+
+def test_images_of_any_size_are_made_one_size_when_asked_for(tmp_path: Path) -> None:
+    save_image(tmp_path / "a" / "1.png", 10, size=(8, 6))
+    save_image(tmp_path / "b" / "2.png", 20, size=(3, 5))
+    dataset = load("image_folder", tmp_path, size=4)
+    assert dataset.input_shape == (1, 4, 4) and dataset.inputs[:, 0, 2, 3].tolist() == [10, 20]
 
 
 def test_val_of_an_image_folder_and_of_a_table_is_for_validation(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ class Listener(Screen):
 
 
 @pytest.mark.parametrize(("kind", "count"), [("ClientActor", 1), ("ClientActor", 2), ("ServerActor", 1)])
-def test_actors_lost_while_they_start_are_replaced(kind: str, count: int, ray_session: None, tmp_path: Path) -> None:
+def test_actors_lost_while_they_start_are_replaced(kind: str, count: int, own_actors: None, tmp_path: Path) -> None:
     killed: list[int] = []
     before = {*actors("ClientActor"), *actors("ServerActor")}
 
@@ -62,7 +62,7 @@ def test_actors_lost_while_they_start_are_replaced(kind: str, count: int, ray_se
 
 
 def test_an_actor_that_fails_by_itself_says_why_and_is_not_started_again_and_again(
-    ray_session: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own_actors: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import ray
 
@@ -89,7 +89,7 @@ def test_an_actor_that_fails_by_itself_says_why_and_is_not_started_again_and_aga
 
 
 def handles_sigterm(pid: int) -> bool:
-    """Whether a process has a handler of its own for SIGTERM."""
+    """Whether a process has its own handler for SIGTERM."""
     status = Path(f"/proc/{pid}/status").read_text()
     caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
     return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)

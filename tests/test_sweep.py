@@ -268,14 +268,14 @@ def test_a_folder_that_is_not_of_the_sweep_is_left_alone(folder: Path) -> None:
         load_config(config, {"federation": "serial", "local.steps": 1, "partition.clients": 4}), Screen(quiet=True)
     )
     _, err = finish(start(folder), code=2)
-    assert "fedavg-seed0 is there already and is not of this sweep" in err
+    assert "fedavg-seed0 exists and does not belong to this sweep" in err
 
 
 # -- where runs go -----------------------------------------------------------------------------------------------
 
 
 def test_on_ray_runs_side_by_side_share_the_cluster_and_give_the_same_bits(
-    ray_session: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own_actors: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import ray
 
@@ -298,7 +298,7 @@ def spread(words: list[str], jobs: int | None = None) -> tuple[int, int]:
         return found.jobs, found.actors
 
 
-def test_runs_are_spread_over_what_there_is(ray_session: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_are_spread_over_what_there_is(own_actors: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The session's Ray has four CPUs and two GPUs."""
     import ray
 

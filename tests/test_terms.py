@@ -38,7 +38,7 @@ def convolutional() -> nn.Module:
 
 
 def in_float64(module: nn.Module) -> FlatModel:
-    """Finite differences need more digits than a FlatModel has, so this one gets its views anew."""
+    """Finite differences need more digits than a FlatModel has, so this one gets new views."""
     model = FlatModel(module)
     layout = model.layout
     model.vector, model.gradient = model.vector.double(), model.gradient.double()
@@ -125,7 +125,7 @@ def gradient_of_a_step(model: FlatModel, batch: Batch, *terms: object) -> torch.
 
 @dataclass(frozen=True)
 class NearOutputs(Term):
-    """A term of one's own on outputs: their squared distance from those of the model that a client is handed."""
+    """A custom term on outputs: their squared distance from those of the model that a client is given."""
 
     on = "outputs"
 

@@ -228,7 +228,7 @@ def test_odd_sizes_do_not_let_the_place_into_the_bits(kind: str, terms: str) -> 
 @pytest.mark.parametrize("terms", ALL)
 @pytest.mark.parametrize("name", ["mlp", "odd sizes", "digits_cnn", "thesis_cifar10", "thesis_fashion_mnist"])
 def test_the_bits_of_plain_networks_do_not_depend_on_the_number_of_rows(name: str, terms: str) -> None:
-    """Nor on who has fewer steps and leaves early, or on a batch that is not full."""
+    """Nor on clients that have fewer steps and finish early, nor on batches that are not full."""
     torch.manual_seed(0)
     odd = nn.Sequential(nn.Flatten(), nn.Linear(64, 7), nn.ReLU(), nn.Linear(7, 3), nn.Dropout(), nn.Linear(3, CLASSES))
     model, shape = (FlatModel(odd), (1, 8, 8)) if name == "odd sizes" else (of_the_zoo(name), shape_for(name))
@@ -357,7 +357,7 @@ NOISE = np.random.default_rng(0)
         (lambda: Refused(lambda x: x + torch.from_numpy(NOISE.normal(size=x.shape)).float()), "random"),
         (lambda: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64, momentum=None), nn.Linear(64, CLASSES)), "1.num_batch"),
         (lambda: nn.Sequential(nn.Dropout2d(), nn.Flatten(), nn.Linear(64, CLASSES)), "random"),
-        (lambda: Refused(lambda x: F.dropout(x.t(), 0.5).t()), "not that of the loop"),
+        (lambda: Refused(lambda x: F.dropout(x.t(), 0.5).t()), "differs from that of the loop"),
     ],
 )
 def test_what_cannot_be_done_together_is_refused_with_a_reason(module: Callable[[], nn.Module], reason: str) -> None:

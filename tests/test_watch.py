@@ -61,7 +61,7 @@ def test_a_killed_run_ends_the_watch_with_how_to_resume_it(tmp_path: Path) -> No
     running.wait()
     out, err = watching.communicate(timeout=60)
     assert (watching.returncode, err) == (1, "")
-    assert out.splitlines()[-1] == f"nobody is going on with {folder}: rayfl resume {folder}"
+    assert out.splitlines()[-1] == f"{folder} is unfinished, and no process runs it; resume it: rayfl resume {folder}"
     assert " unfinished " in out.splitlines()[-2]
 
 
@@ -95,7 +95,7 @@ def read_until(terminal: int, text: str | None) -> str:
     while time.monotonic() < end:
         try:
             shown += os.read(terminal, 4096)
-        except OSError:  # nobody has it open any more
+        except OSError:  # no process has it open any more
             break
         if text is not None and text.encode() in shown:
             break
@@ -124,7 +124,7 @@ def test_runs_of_a_folder_are_followed_also_those_that_start_later(tmp_path: Pat
     def carry_out() -> None:
         with first.locked():
             add_rounds(first, 1, 3)
-            time.sleep(0.3)
+            time.sleep(1.5)
             add_rounds(first, 4, 4)
         time.sleep(0.2)
         second = begin_run(tmp_path / "second")
@@ -137,7 +137,7 @@ def test_runs_of_a_folder_are_followed_also_those_that_start_later(tmp_path: Pat
         pass
     thread.start()
     wait_until(lambda: is_locked(first) is True, "the first run", 10)
-    code, lines = watched(tmp_path, patience=1.5)
+    code, lines = watched(tmp_path, patience=3)
     thread.join()
     assert code == 0
     seen = [tuple(re.split(r"\s{2,}", line)[:3]) for line in lines]
@@ -211,6 +211,6 @@ def test_a_table_of_many_runs_fits_the_window_and_says_what_it_leaves_out(tmp_pa
     console.print(views.many_runs(tmp_path, statuses, 120, 10))
     lines = text.getvalue().splitlines()
     assert len(lines) <= 10
-    assert lines[1].startswith("half") and "0 s left" in lines[1]  # what goes on comes first
+    assert lines[1].startswith("half") and "0 s left" in lines[1]  # running runs come first
     assert "... and 8 more" in lines[-2]
     assert lines[-1].strip() == "13 runs: 1 running, 12 done"

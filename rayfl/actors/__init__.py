@@ -1,1 +1,1 @@
-"""Ray: the cluster, actors on it, and what is done when some are lost. Nothing else imports Ray."""
+"""Everything that uses Ray: the cluster, its actors, and recovery when actors are lost. Nothing else imports Ray."""

@@ -1,4 +1,4 @@
-"""Reaching a Ray cluster, and counting beforehand what fits on it."""
+"""Connecting to a Ray cluster, and counting how many actors fit on it before any is started."""
 
 import logging
 import os
@@ -22,17 +22,17 @@ from rayfl.config import RayConfig
 from rayfl.errors import InputError
 from rayfl.simulation.signals import STARTING, Stopped
 
-#: Local Rays that runs of this process have started and left running.
+#: Sessions of local Ray clusters that runs of this process have started and left running.
 _KEPT: set[str] = set()
-_SLACK = 1e-9  # 3 * (1 / 3) must count as a whole GPU
+_SLACK = 1e-9  # for rounding: 3 * (1 / 3) must count as a whole GPU
 
 
 @contextmanager
 def connected(config: RayConfig, keep: bool = False) -> Iterator[bool]:
-    """Use the Ray this process has, or the one at `ray.address` or $RAY_ADDRESS, or start a local one.
+    """Use the Ray that this process is connected to, or the one at `ray.address` or $RAY_ADDRESS, or start a local one.
 
-    What was not started here is not shut down here. With `keep`, a local Ray that was started here is left running for
-    the next run of this process. Return whether this is such a Ray.
+    Only a Ray that was started here is shut down at the end. With `keep`, a local Ray that was started here is left
+    running for the next run of this process. Yields whether the Ray in use is such a kept one.
     """
     if ray.is_initialized():
         yield session() in _KEPT
@@ -50,10 +50,10 @@ def connected(config: RayConfig, keep: bool = False) -> Iterator[bool]:
             job_config=_job_config(),
         )
     except SystemExit as left:
-        if left.code == signal.SIGTERM:  # Ray has put its own handler in place of the one before
+        if left.code == signal.SIGTERM:  # Ray has replaced our signal handler by its own
             raise Stopped(signal.SIGTERM, STARTING) from None
         raise
-    except Exception as error:  # Ray raises bare ones when its processes do not come up
+    except Exception as error:  # Ray raises plain Exceptions when its processes do not start
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         if address == "local":
             raise InputError(
@@ -65,7 +65,7 @@ def connected(config: RayConfig, keep: bool = False) -> Iterator[bool]:
             " or leave ray.address and RAY_ADDRESS empty for a local one"
         ) from None
     if in_main:
-        # Ray's own handler exits with 15; a shell expects 128 more of a process that SIGTERM ended.
+        # Ray's own handler exits with 15; shells expect 128 + 15 from a process that SIGTERM ended.
         default = before in (None, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, (lambda *_: sys.exit(128 + signal.SIGTERM)) if default else before)
     keep = keep and address == "local"
@@ -83,14 +83,15 @@ def connected(config: RayConfig, keep: bool = False) -> Iterator[bool]:
 def _job_config() -> JobConfig:
     """Keep Ray from putting the current folder first on its workers' path, where it would hide installed packages.
 
-    Only where rayfl itself lies there, workers need it; and a job that Ray has started has its folder shipped by Ray.
+    There are two exceptions: when the current folder holds rayfl itself, the workers need it; and for a job that Ray
+    has started (`ray job submit`), Ray itself ships the folder to the workers.
     """
     needed = Path.cwd() == Path(__file__).parents[2] or "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
     return JobConfig(_client_job=not needed)
 
 
 def session() -> str:
-    """Return what tells this process's connection to Ray from an earlier or a later one; empty if there is none."""
+    """Return a name for this process's connection to Ray, different for each connection; empty if there is none."""
     if not ray.is_initialized():
         return ""
     context = ray.get_runtime_context()
@@ -98,12 +99,12 @@ def session() -> str:
 
 
 def gcs_address() -> str:
-    """Return where other processes of this machine or cluster reach the Ray that this process is connected to."""
+    """Return the address at which other processes can reach the Ray that this process is connected to."""
     return str(ray.get_runtime_context().gcs_address)
 
 
 def head_answers() -> bool:
-    """Whether Ray's own server (GCS) of the cluster takes connections; without it Ray ends every process soon."""
+    """Whether the cluster's GCS (Ray's own server) accepts connections; without it Ray soon ends every process."""
     try:
         _knock(ray.get_runtime_context().gcs_address)
     except OSError:
@@ -112,7 +113,7 @@ def head_answers() -> bool:
 
 
 def _knock(address: str) -> None:
-    """Fail at once where nothing listens: Ray itself would go on trying for minutes."""
+    """Fail at once if nothing listens at the address: Ray itself would keep trying for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():
         with socket.create_connection((host, int(port)), timeout=10):
@@ -121,7 +122,7 @@ def _knock(address: str) -> None:
 
 @dataclass(frozen=True)
 class Node:
-    """What one node, or one bundle of a placement group, offers: how many actors of this run's size that is."""
+    """The resources of one node, or of one bundle of a placement group, and how many of this run's actors fit there."""
 
     id: str
     name: str
@@ -130,7 +131,7 @@ class Node:
 
     @property
     def offer(self) -> str:
-        """Say what it has and what fits."""
+        """A sentence with the node's resources and the number of actors that fit."""
         custom = {k: v for k, v in self.resources.items() if k not in ("CPU", "GPU") and ":" not in k}
         others = "".join(f", {v:g} {k}" for k, v in custom.items() if k not in _OWN_OF_RAY)
         has = f"{self.resources.get('CPU', 0):g} CPUs, {self.resources.get('GPU', 0):g} GPUs{others}"
@@ -141,13 +142,13 @@ _OWN_OF_RAY = ("memory", "object_store_memory")
 
 
 def needs(config: RayConfig) -> dict[str, float]:
-    """Return what one client actor takes."""
+    """Return the resources that one client actor takes."""
     wanted = {"CPU": config.cpus_per_actor, "GPU": config.gpu_share, **config.resources}
     return {name: amount for name, amount in wanted.items() if amount}
 
 
 def nodes(config: RayConfig) -> list[Node]:
-    """Return the live nodes, or the placement group's bundles, with the client actors that fit on each when idle."""
+    """Return the live nodes, or the placement group's bundles, and how many client actors each could hold when idle."""
     group = placement_group(config)
     if group is not None:
         return [
@@ -162,7 +163,7 @@ def nodes(config: RayConfig) -> list[Node]:
 
 
 def _fit(config: RayConfig, has: dict[str, float]) -> int:
-    """Count actors on one node. Ray packs fractions per device, so what is left of each GPU is lost."""
+    """Count actors on one node. Ray never splits a fraction over two GPUs, so the remainder of each GPU is lost."""
     bounds = []
     for name, amount in needs(config).items():
         if name == "GPU" and amount <= 1:
@@ -173,7 +174,7 @@ def _fit(config: RayConfig, has: dict[str, float]) -> int:
 
 
 def placement_group(config: RayConfig) -> PlacementGroup | None:
-    """Return the placement group that the config names, or the one that this process runs in: a Ray Tune trial, say."""
+    """Return the placement group that the config names, or the one this process runs in, such as a Tune trial's."""
     if config.placement_group is None:
         return get_current_placement_group()
     try:
@@ -186,11 +187,11 @@ def placement_group(config: RayConfig) -> PlacementGroup | None:
 
 
 def _free_in_bundles(group: PlacementGroup) -> list[dict[str, float]]:
-    """Return what each bundle has, less what this process itself takes of it."""
+    """Return each bundle's resources, minus those that this process itself takes."""
     bundles = [dict(bundle) for bundle in group.bundle_specs]
     if get_current_placement_group() == group:
         mine = ray.get_runtime_context().get_assigned_resources()
-        # Ray does not say which bundle we are in; a Tune trial's own process is in the first that can hold it.
+        # Ray does not say which bundle this process is in; a Tune trial's process is in the first that can hold it.
         home = next((b for b in bundles if all(b.get(k, 0) >= v for k, v in mine.items())), {})
         for name in mine.keys() & home.keys():
             home[name] -= mine[name]
@@ -198,7 +199,7 @@ def _free_in_bundles(group: PlacementGroup) -> list[dict[str, float]]:
 
 
 def client_strategy(config: RayConfig) -> Any:
-    """Return how Ray is to place the client actors: inside the placement group if there is one, else spread."""
+    """Return how Ray should place the client actors: inside the placement group if there is one, else spread out."""
     group = placement_group(config)
     return "SPREAD" if group is None else PlacementGroupSchedulingStrategy(group)
 
@@ -206,9 +207,9 @@ def client_strategy(config: RayConfig) -> Any:
 def free_places(
     config: RayConfig, taken: Sequence[str], joining: int, cut_off: Collection[str], holding: Collection[str]
 ) -> list[Any]:
-    """Return a place for each client actor that could be started now, besides those on the nodes `taken`.
+    """Return a place for each client actor that could be started now, in addition to those on the nodes `taken`.
 
-    By turns over the nodes, but first over those that hold the data already, to which nothing would have to be sent.
+    The places take turns over the nodes. Nodes that already hold the data come first: nothing has to be sent to them.
     """
     offered = nodes(config)
     if placement_group(config) is not None:
@@ -222,9 +223,9 @@ def free_places(
 
 
 def server_strategy(config: RayConfig, trusted: Collection[str] | None = None) -> NodeAffinitySchedulingStrategy:
-    """Return how Ray is to place the server actor: on the head, with the driver, or on the node of this name.
+    """Return how Ray should place the server actor: on the head node, on the driver's node, or on a named node.
 
-    After a loss, only on a `trusted` node, or else with the driver.
+    After a loss, only a `trusted` node may be chosen; if there is none, the driver's node is.
     """
     alive = [node for node in ray.nodes() if node["Alive"]]
     here = ray.get_runtime_context().get_node_id()
@@ -240,12 +241,12 @@ def server_strategy(config: RayConfig, trusted: Collection[str] | None = None) -
             raise InputError(f"ray.server={config.server}: there is no such node; use head, driver, or one of: {names}")
     if trusted is not None:
         chosen = [node for node in chosen if node in trusted]
-    # Not soft: Ray would then put an actor that takes no CPU anywhere.
+    # With soft=True, Ray would put an actor that takes no CPU on any node.
     return NodeAffinitySchedulingStrategy(chosen[0] if chosen else here, soft=False)
 
 
 def actors_that_fit(config: RayConfig, clients: int | None) -> int:
-    """Return how many client actors to start; refuse what can never be placed, and say what could."""
+    """Return how many client actors to start; refuse a number that can never fit, and say what would."""
     offered = nodes(config)
     room = sum(n.actors for n in offered)
     each = " and ".join(f"{v:g} {k}{'s' * (k in ('CPU', 'GPU'))}" for k, v in (needs(config) or {"CPU": 0}).items())
@@ -270,7 +271,7 @@ def _cure(config: RayConfig, offered: list[Node]) -> str:
 
 
 def advice(config: RayConfig) -> list[str]:
-    """Return warnings about settings that work but waste."""
+    """Return warnings about settings that work but waste resources."""
     share = config.gpu_share
     if 0 < share < 1 and abs(1 / share - round(1 / share)) > 1e-6:
         per_gpu = floor(1 / share + _SLACK)

@@ -1,7 +1,7 @@
-"""Actors of runs that have ended, kept for the next run of this process: starting one takes seconds.
+"""Actors of finished runs, kept for the next run of this process, because starting an actor takes seconds.
 
-An idle actor holds the CPUs and GPUs it was given, so actors are kept only where nobody else waits for them: on a local
-Ray that rayfl itself started, and inside `held()`.
+An idle actor still occupies its CPUs and GPUs. So actors are kept only where nobody else waits for these resources: on
+a local Ray that rayfl itself started, and inside `held()`.
 """
 
 import logging
@@ -24,7 +24,7 @@ ANSWER_WITHIN = 10.0
 
 @dataclass(frozen=True)
 class IdleActor:
-    """An actor without a run: what it was started with, and the node it is on."""
+    """An actor without a run, the options it was started with, and its node."""
 
     actor: Any
     options: str
@@ -42,7 +42,7 @@ class IdleActors:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep the actors of all runs inside, on any Ray; release them in the end."""
+        """Keep the actors of all runs in this block, on any Ray; release them at the end of the block."""
         with self._lock:
             self._holders += 1
         try:
@@ -60,7 +60,7 @@ class IdleActors:
         return self._holders > 0
 
     def add(self, actors: Sequence[IdleActor]) -> None:
-        """Take in actors whose run has ended well, once they have dropped all that was the run's."""
+        """Add actors whose run has ended well, after they have dropped the run's data."""
         rested = _those_that_answer(actors, "rest")
         with self._lock:
             self._forget_other_sessions()
@@ -76,7 +76,7 @@ class IdleActors:
         return _those_that_answer(taken, "ping")
 
     def release(self, keep: Iterable[str] = ()) -> None:
-        """Kill the idle actors, but for those with these options, so that what they hold is free."""
+        """Kill the idle actors to free their resources, except those that were started with the options in `keep`."""
         wanted = set(keep)
         with self._lock:
             self._forget_other_sessions()
@@ -86,18 +86,18 @@ class IdleActors:
             end_actor(idle.actor)
 
     def _forget_other_sessions(self) -> None:
-        """Actors end with their Ray: after ray.shutdown() there are none."""
+        """Forget actors of an earlier connection to Ray: they ended with it."""
         current = session()
         if current != self._session:
             self._actors, self._session = [], current
 
 
-#: Of this process, as its connection to Ray is.
+#: One per process, because a process has one connection to Ray.
 IDLE = IdleActors()
 
 
 def end_actor(actor: Any) -> None:
-    """Kill an actor, if it is still there."""
+    """Kill an actor, if it is still alive."""
     try:
         ray.kill(actor)
     except (RayError, ValueError) as error:
@@ -105,7 +105,7 @@ def end_actor(actor: Any) -> None:
 
 
 def _by_turns(actors: Sequence[IdleActor]) -> list[IdleActor]:
-    """Order actors so that any first few of them are spread over their nodes."""
+    """Order actors so that the first n of them are spread over the nodes, for any n."""
     turn: dict[str, int] = {}
     numbered: list[tuple[int, int, IdleActor]] = []
     for idle in actors:
@@ -115,7 +115,7 @@ def _by_turns(actors: Sequence[IdleActor]) -> list[IdleActor]:
 
 
 def _those_that_answer(actors: Sequence[IdleActor], operation: str) -> list[IdleActor]:
-    """Ask all of them, and kill those that do not answer."""
+    """Call `operation` on all of them, return those that answer, and kill those that do not."""
     calls = [getattr(idle.actor, operation).remote() for idle in actors]
     done: list[Any] = []
     if calls:

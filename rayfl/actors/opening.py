@@ -16,9 +16,9 @@ from rayfl.simulation.screen import Screen
 def opened_on_ray(
     config: Config, prepared: Callable[[], Prepared], screen: Screen, keep: bool = False
 ) -> Iterator[tuple[RayServer, Prepared]]:
-    """Start Ray, or join one, with client actors and a server actor; stop what was started in the end.
+    """Start Ray or connect to a running one, with client actors and a server actor; at the end, stop what was started.
 
-    With `keep`, a local Ray and its actors go on for the next run of this process.
+    With `keep`, a local Ray and its actors stay for the next run of this process.
     """
     for warning in advice(config.ray):
         screen.warn(warning)

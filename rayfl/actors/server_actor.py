@@ -1,4 +1,4 @@
-"""The federation on Ray, inside the server actor: client actors that each host many clients are its workers."""
+"""The federation on Ray, inside the server actor. Its workers are the client actors, which each host many clients."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,14 +10,15 @@ from rayfl.actors.client_actor import HEALTH, prepare_process
 from rayfl.client.allocator import return_freed_memory
 from rayfl.config import Config
 from rayfl.errors import LostError, RayflError
-from rayfl.federation.interface import Facts, Federation
+from rayfl.federation.facts import Facts
+from rayfl.federation.interface import Federation
 from rayfl.simulation.server import Server
 
 Actor = Any  # Ray's handles have no methods that a type checker could know
 
 
 class RayFederation(Federation):
-    """Calls its workers as actors; lives inside the server actor, so that models go there and not to the driver."""
+    """Calls its workers as actors. It lives inside the server actor, so models travel there and not to the driver."""
 
     def __init__(self, facts: Facts, epoch: int, actors: Sequence[Actor]) -> None:
         super().__init__(facts, workers=len(actors))
@@ -36,34 +37,34 @@ class RayFederation(Federation):
         return dict(zip(shares, get(calls), strict=True))
 
     def join(self, actors: Sequence[Actor]) -> None:
-        """Take in more workers; clients move to them with the next training."""
+        """Add workers; clients move to them with the next training."""
         self._actors += actors
         self._places.workers = len(self._actors)
 
 
 class ServerActor:
-    """The server in a process of its own."""
+    """The server in its own process."""
 
     def __init__(self, search_path: list[str]) -> None:
         prepare_process(search_path)
-        import scipy.optimize  # noqa: F401 - the first round needs it: better now, while the data load
+        import scipy.optimize  # noqa: F401 - the first round needs it; import it now, while the data load
 
         self._server: Server
         self._fed: RayFederation
 
-    def open(self, config: Config, facts: Facts, truth: Any, epoch: int, actors: Sequence[Actor]) -> None:
-        """Take in what is known of the federation, and start the method."""
+    def open(self, config: Config, facts: Facts, truth: Any, changes: Any, epoch: int, actors: Sequence[Actor]) -> None:
+        """Receive the facts about the federation, and start the method."""
         self._fed = RayFederation(facts, epoch, actors)
-        self._server = Server(config, self._fed, truth)
-        return_freed_memory()  # after a loss, of the server before
+        self._server = Server(config, self._fed, truth, changes)
+        return_freed_memory()  # after a loss, the memory of the previous server
 
     def rest(self) -> None:
-        """Drop all that belongs to the run, which has ended; `open` makes this actor part of the next."""
+        """Drop everything of the run that has ended; `open` makes this actor part of the next run."""
         del self._server, self._fed
         return_freed_memory()
 
     def join(self, actors: Sequence[Actor]) -> None:
-        """Take in more client actors."""
+        """Add client actors."""
         self._fed.join(actors)
 
     def call(self, operation: str, *arguments: Any, **named: Any) -> Any:
@@ -72,25 +73,25 @@ class ServerActor:
 
     @ray.method(concurrency_group=HEALTH)
     def ping(self) -> None:
-        """Answer, whatever else goes on."""
+        """Answer at once, even while the actor computes."""
 
 
 def get(calls: Sequence[Any]) -> list[Any]:
-    """Wait for the calls, and turn Ray's wrapping of errors into the errors themselves."""
+    """Wait for the calls; raise the original error instead of the one that Ray wraps around it."""
     try:
         return ray.get(list(calls))
     except RayTaskError as error:
         raise _unwrapped(error) from None
     except ActorDiedError as error:
-        if error.actor_init_failed:  # another one would fail like it
+        if error.actor_init_failed:  # a new actor would fail in the same way
             raise RayflError(f"an actor cannot start:\n{error}") from None
         raise _lost(error) from None
-    except RayError as error:  # a dead or unreachable actor, or an object that went with its node
+    except RayError as error:  # a dead or unreachable actor, or an object that was lost with its node
         raise _lost(error) from None
 
 
 def _unwrapped(error: RayTaskError) -> Exception:
-    """Return what went wrong inside a call; a loss that the call itself met is a loss for its caller too."""
+    """Return the error inside a call. If the call failed because of a lost actor, that is a loss for its caller too."""
     cause = error.cause
     if isinstance(cause, RayflError):
         return cause

@@ -1,4 +1,4 @@
-"""The driver's side of a run on Ray: starts the actors, watches over them, and replaces what is lost."""
+"""The driver's side of a run on Ray: starts the actors, watches them, and replaces those that are lost."""
 
 import sys
 import time
@@ -33,23 +33,24 @@ from rayfl.simulation.server import RoundRecord, Server
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: Seconds between two looks at how the actors are, at most; and between two looks for room for more of them.
+#: Seconds between two checks of the actors, at most; and between two checks for room for more actors.
 LOOK_EVERY = 1.0
 GROW_EVERY = 10.0
-#: Seconds that Ray's own server may not answer. After a minute Ray ends this process, and nobody could say why.
+#: Seconds for which Ray's own server may be silent. After a minute Ray would end this process without any message.
 HEAD_PATIENCE = 20.0
-#: So often may actors be lost before the first round: something kills them each time.
+#: How many losses of actors are tolerated before the first round; with more, something kills every new actor.
 MOST_LOSSES = 5
 
 
-# Actors' classes, which answer pings while they compute. Made once: every process that meets one keeps it for good.
-_remote: Any = ray.remote  # whose types do not know of concurrency groups
+# The remote classes of the actors, which answer pings while they compute. They are created once, because every process
+# that receives such a class keeps it until it ends.
+_remote: Any = ray.remote  # its type annotations lack concurrency groups
 _CLIENT, _SERVER = (_remote(concurrency_groups={HEALTH: 1})(cls) for cls in (ClientActor, ServerActor))
 
 
 @dataclass
 class _Watched:
-    """An actor, where it is, and the ping that it has not yet answered."""
+    """An actor, its place, and the ping that it has not yet answered."""
 
     actor: Actor
     seat: Seat | None = None
@@ -60,7 +61,7 @@ class _Watched:
 
 
 def forwarded(operation: "Callable[Concatenate[Server, P], R]") -> "Callable[Concatenate[RayServer, P], R]":
-    """Return an operation of the server for its handle on the driver."""
+    """Return a method for the driver's handle that calls this operation on the server actor."""
 
     @wraps(operation)
     def ask(self: "RayServer", *arguments: P.args, **named: P.kwargs) -> R:
@@ -70,25 +71,26 @@ def forwarded(operation: "Callable[Concatenate[Server, P], R]") -> "Callable[Con
 
 
 class RayServer:
-    """The driver's handle of the server actor and the client actors; looks like a Server.
+    """The driver's handle to the server actor and the client actors, with the interface of a Server.
 
     Every call may raise LostError, when an actor has died or has not answered for `ray.lost_after` seconds. `recover`
-    then makes a federation of what is left and what can be started, in its first state: the caller restores the rest.
+    then builds a federation from the remaining actors and new ones, in its initial state; the caller restores the
+    state of the run.
     """
 
     def __init__(self, config: Config, prepared: Callable[[], Prepared], idle: IdleActors | None = None) -> None:
-        """Start the actors, which import while `prepared` still loads the data; take `idle` ones first."""
+        """Start the actors, or reuse `idle` ones; new actors import their modules while `prepared` loads the data."""
         self._config = config
-        # Modules of a user's own stay imported in an actor: a change to their files would not reach a second run.
+        # An actor keeps the user's modules imported, so a second run in it would not see changes to their files.
         self._idle = None if named_code(config) or named_objects(config) else idle
         self._epoch = 1
         self._clients: list[_Watched] = []
         self._joining: list[_Watched] = []
-        self._cut_off: set[str] = set()  # nodes whose actors do not answer, though Ray may still believe in them
+        self._cut_off: set[str] = set()  # nodes whose actors do not answer, even if Ray still lists them as alive
         self._tick = min(LOOK_EVERY, config.ray.lost_after / 4)
         self._looked = self._grown = self._head_seen = self._head_asked = time.monotonic()
         self._running: Any = None
-        #: What was lost and replaced before the first round, in words.
+        #: Messages about actors that were lost and replaced before the first round.
         self.lost_at_start: list[str] = []
         wanted = actors_that_fit(config.ray, config.partition.clients)
         try:
@@ -97,7 +99,7 @@ class RayServer:
             self.prepared = prepared()
             while len(self._clients) > self.prepared.partition.clients:
                 end_actor(self._clients.pop().actor)
-            # Once into the object store, where all actors of a node read them without copying.
+            # Put into the object store once; all actors of a node read the data from there without copying.
             self._data = (ray.put(self.prepared.dataset), ray.put(self.prepared.partition))
             self._start()
         except BaseException:
@@ -127,7 +129,7 @@ class RayServer:
             end_actor(watched.actor)
 
     def retire(self) -> None:
-        """After a run that has ended well: keep its actors for the next, if there are places for idle ones."""
+        """After a run that has ended well: keep its actors for the next run if idle actors are kept, else end them."""
         if self._idle is None:
             return self.close()
         for client in self._joining:
@@ -138,11 +140,11 @@ class RayServer:
 
     @property
     def seats(self) -> list[Seat]:
-        """Where the client actors sit."""
+        """Where the client actors run."""
         return [client.seat for client in self._clients if client.seat is not None]
 
     def describe(self) -> str:
-        """Say in a line where the clients live."""
+        """Say in one line where the clients are."""
         actors, count = len(self.seats), len({seat.node for seat in self.seats})
         devices = sorted({seat.device.partition(":")[0] for seat in self.seats})
         return f"{actors} client actor{'s' * (actors > 1)} on {count} node{'s' * (count > 1)} ({', '.join(devices)})"
@@ -150,12 +152,12 @@ class RayServer:
     # -- starting ----------------------------------------------------------------------------------------------
 
     def _first_clients(self, wanted: int) -> list[Actor]:
-        """Return client actors for the start of the run: idle ones, and new ones for those that are missing."""
+        """Return client actors for the start of the run: idle ones first, and new ones for the rest."""
         strategy = client_strategy(self._config.ray)
         options = str(self._client_options())
         found = [idle.actor for idle in self._idle.take(options, wanted)] if self._idle else []
         if len(found) < wanted:
-            IDLE.release(keep=[self._server_options()])  # they may hold what the new ones need
+            IDLE.release(keep=[self._server_options()])  # they may occupy resources that the new ones need
         return [*found, *(self._new_client(strategy) for _ in range(wanted - len(found)))]
 
     def _first_server(self) -> Actor:
@@ -187,7 +189,7 @@ class RayServer:
         return client.opening
 
     def _start(self) -> None:
-        """Wait until everyone is ready; actors that are lost on the way are replaced, as they are later."""
+        """Wait until all actors are ready; actors that are lost meanwhile are replaced, as during the run."""
         self._wait_for_seats()
         act: Callable[[], str | None] = self._settle_and_open
         while True:
@@ -214,7 +216,7 @@ class RayServer:
         return recovered
 
     def _wait_for_seats(self) -> None:
-        """Wait for the first actors; they must all start, or what is missing is told. Those that die are replaced."""
+        """Wait for the first actors. Raise InputError if some cannot be placed in time; replace those that die."""
         calls = [self._open(client) for client in self._clients]
         _, waiting = ray.wait(calls, num_returns=len(calls), timeout=self._config.ray.start_timeout)
         seated = []
@@ -233,7 +235,7 @@ class RayServer:
             self._replace(len(calls) - len(seated))
 
     def _settle_trainer(self) -> None:
-        """Let the actors try the vectorised trainer if they have GPUs: here on the driver there may be none."""
+        """Let actors with GPUs try the vectorised trainer, because the driver itself may have no GPU."""
         config = self.prepared.config
         if config.training != "vectorised" or not config.ray.gpu_share:
             return
@@ -247,16 +249,17 @@ class RayServer:
     def _open_server(self) -> None:
         ready = self.prepared
         actors = [client.actor for client in self._clients]
-        self._ask_actor("open", self._config, ready.facts, ready.partition.true_cluster, self._epoch, actors)
+        truth = (ready.partition.true_cluster, ready.partition.changes)
+        self._ask_actor("open", self._config, ready.facts, *truth, self._epoch, actors)
 
     # -- watching ----------------------------------------------------------------------------------------------
 
     def _ask(self, operation: str, *arguments: Any, **named: Any) -> Any:
-        """Let the server do an operation."""
+        """Call an operation of the server."""
         return self._ask_actor("call", operation, *arguments, **named)
 
     def _ask_actor(self, operation: str, *arguments: Any, **named: Any) -> Any:
-        """Call the server actor, and look after all actors while it works."""
+        """Call the server actor, and watch all actors while it works."""
         self._running = getattr(self._server.actor, operation).remote(*arguments, **named)
         return self._wait([self._running])[0]
 
@@ -270,10 +273,11 @@ class RayServer:
         return get(calls)
 
     def _look(self) -> None:
-        """Ping everyone who owes no answer; give up on those who have owed one for too long."""
+        """Ping every actor that has answered its last ping; give up those that have been silent for too long."""
         self._head_is_there()
         now = time.monotonic()
-        slept = now - self._looked > 10 * self._tick + 5  # this process itself stood still: blame nobody for it
+        # If this process itself was suspended, the silence is not the actors' fault.
+        slept = now - self._looked > 10 * self._tick + 5
         self._looked = now
         silent = []
         for watched in [*self._clients, self._server]:
@@ -289,7 +293,7 @@ class RayServer:
             raise LostError(f"{len(silent)} actors did not answer for ray.lost_after={self._config.ray.lost_after:g} s")
 
     def _head_is_there(self) -> bool:
-        """Whether Ray's own server has answered at the last look; if it has not for too long, the run ends."""
+        """Whether Ray's own server answered at the last check; if it has been silent for too long, the run ends."""
         now = time.monotonic()
         if now - self._head_asked >= LOOK_EVERY:
             self._head_asked = now
@@ -305,13 +309,13 @@ class RayServer:
             end_actor(watched.actor)
             if watched.seat is not None:
                 self._cut_off.add(watched.seat.node)
-        # A node with actors that do answer is not cut off: one of its processes hangs.
+        # A node where other actors still answer is not cut off: only one of its processes hangs.
         self._cut_off -= {c.seat.node for c in self._clients if c.seat and c not in silent and c.ping is None}
 
     # -- recovering --------------------------------------------------------------------------------------------
 
     def recover(self) -> str:
-        """Make a federation of the actors that answer and new ones for the rest; return what was lost and replaced."""
+        """Build a federation from the actors that answer and new ones; return a message about what was lost."""
         self._epoch += 1
         had = len(self._clients)
         server_lost = not self._answering([self._server]) or not self._is_idle()
@@ -327,7 +331,7 @@ class RayServer:
         return f"lost {' and '.join(parts) or 'a call'}; going on with {self.describe()}"
 
     def _answering(self, actors: Sequence[_Watched]) -> list[_Watched]:
-        """Return the actors that are alive; the others are killed for good, should they only hang."""
+        """Return the actors that are alive; the others are killed, in case they only hang."""
         for watched in actors:
             watched.ping, watched.sent = watched.actor.ping.remote(), time.monotonic()
         pings = [watched.ping for watched in actors]
@@ -345,13 +349,13 @@ class RayServer:
         return alive
 
     def _is_idle(self) -> bool:
-        """Whether the server's last call has ended, as it should once the dead are known to be dead."""
+        """Whether the server's last call has ended; it should, once Ray has noticed that the actors are dead."""
         return self._running is None or bool(ray.wait([self._running], timeout=self._config.ray.lost_after)[0])
 
     def _replace(self, missing: int) -> None:
-        """Start client actors for those that are lost, where there is room; if some do not start, go on without.
+        """Start client actors in place of lost ones, where there is room; if some do not start, go on without them.
 
-        Without any left, wait for a node to come for as long as actors may take to start.
+        If no client actor is left at all, wait up to `ray.start_timeout` for a node to join.
         """
         config = self._config.ray
         end = time.monotonic() + (max(30.0, config.lost_after) if self._clients else config.start_timeout)
@@ -368,12 +372,12 @@ class RayServer:
             end_actor(client.actor)
         if not self._clients:
             raise NobodyLeftError(
-                "too little is left to go on: no client actor is, and none could be started within"
+                "no client actor is left, and none could be started within"
                 f" ray.start_timeout={config.start_timeout:g} s"
             )
 
     def _grow(self) -> None:
-        """Let actors join for which there is room by now: on nodes that have come, or for some that were lost."""
+        """Start and add actors where there is room now: on nodes that have joined, or in place of lost actors."""
         for client in self._joining:
             if self._seated(client):
                 self._ask_actor("join", [client.actor])
@@ -399,12 +403,12 @@ class RayServer:
         return free_places(self._config.ray, taken, len(self._joining), self._cut_off, self._nodes_with_data())
 
     def _nodes_with_data(self) -> set[str]:
-        """Return the nodes whose object stores have a copy; none if the data are so small that they have no place."""
+        """Return the nodes whose object stores hold the data; none for small data, which Ray sends inline."""
         where = get_local_object_locations(list(self._data))
         return {node for found in where.values() for node in found["node_ids"]}
 
     def _seated(self, client: _Watched) -> bool:
-        """Take a new client actor in, if it is ready."""
+        """Add a new client actor if it is ready; return whether it was."""
         if not ray.wait([client.opening], timeout=0)[0] or not _succeeded(client.opening):
             return False
         client.seat = get([client.opening])[0]
@@ -414,7 +418,7 @@ class RayServer:
 
 @contextmanager
 def ray_server(config: Config, prepared: Callable[[], Prepared], idle: IdleActors | None = None) -> Iterator[RayServer]:
-    """Start the actors on the Ray this process is connected to, or take `idle` ones; in the end, let go of them."""
+    """Start the actors on the Ray this process is connected to, or reuse `idle` ones; release them at the end."""
     server = RayServer(config, prepared, idle)
     try:
         yield server

@@ -6,11 +6,11 @@ import numpy as np
 def damped_mean(old: np.ndarray, mean: np.ndarray, share: float, parameters: int | None = None) -> np.ndarray:
     """Return (1 - share) * old + share * mean as float32: the cluster's step in CAM, Eq. 6.
 
-    `mean` is that of the cluster's clients weighted by n_i, `share` their part of all samples in the round.
-    A share of 0, a cluster without clients, gives the old model to the bit, and 1 the mean.
+    `mean` is the mean over the cluster's clients weighted by n_i, `share` their fraction of all samples in the round.
+    A share of 0 (a cluster without clients) returns exactly the old model, and a share of 1 the mean.
 
-    Only the first `parameters` numbers are damped; the rest are running statistics of batch norm, which belong to the
-    data and not to a gradient step: there the mean itself is taken.
+    Only the first `parameters` numbers are damped. The rest are running statistics of batch norm, which describe the
+    data and not a gradient step: they are replaced by the mean.
 
     >>> damped_mean(np.float32([1, 2]), np.float32([3, 6]), share=0.25).tolist()
     [1.5, 3.0]

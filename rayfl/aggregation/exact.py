@@ -1,8 +1,8 @@
 """Sums of float32 vectors that do not depend on the order of their terms.
 
-Each term is turned into whole multiples of a power of two and added as 64-bit integers, which is exact, so the
-sum over clients is the same for any split over actors and any order of arrival, and a term can be taken out again
-without a trace. One multiplication by a power of two and one conversion per term: as cheap as a float64 sum.
+Each term is rounded to whole multiples of a power of two and added as 64-bit integers. That addition is exact, so the
+sum over clients is the same for any split over actors and any order of arrival, and a term can be subtracted again
+exactly. It takes one multiplication by a power of two and one conversion per term: as cheap as a float64 sum.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ _HEADROOM = 15  # values up to 2**15 are always summed exactly, whatever the wei
 
 
 def fraction_bits(total_weight: int) -> int:
-    """Return how many binary places a sum whose integer weights add up to `total_weight` can afford.
+    """Return how many bits after the binary point a sum can have whose integer weights add up to `total_weight`.
 
     >>> fraction_bits(100), fraction_bits(60_000)
     (36, 31)
@@ -23,7 +23,7 @@ def fraction_bits(total_weight: int) -> int:
 
 
 class ExactSum:
-    """A running sum of weighted vectors, exact and so free of order.
+    """A running sum of weighted vectors: exact, and so independent of their order.
 
     >>> a = ExactSum(2, bits=fraction_bits(2))
     >>> a.add(np.float32([1, 2])); a.add(np.float32([0.1, 0.2])); a.subtract(np.float32([0.1, 0.2]))
@@ -40,7 +40,7 @@ class ExactSum:
         self.total += self._fixed(vector, weight)
 
     def subtract(self, vector: np.ndarray, weight: int = 1) -> None:
-        """Take out what `add` put in, to the last bit."""
+        """Undo an `add` of the same vector and weight, exactly."""
         self.total -= self._fixed(vector, weight)
 
     def _fixed(self, vector: np.ndarray, weight: int) -> np.ndarray:

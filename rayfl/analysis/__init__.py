@@ -1,1 +1,1 @@
-"""What is made of results: metrics against the truth, figures, tables, the report. Nothing here trains."""
+"""Analysis of results: metrics against the planted clusters, figures, tables, the report. Nothing here trains."""

@@ -1,8 +1,8 @@
-"""The colours of all figures: safe for readers who do not tell red from green.
+"""The colours of all figures: safe for readers who cannot distinguish red and green.
 
-The palette is that of Okabe and Ito (2008) without black, which is for means, and without yellow, which is too light
-for lines on white; a dark violet and a brown take their places. Numbers beyond the palette get darker, then lighter
-forms of the same colours, which not everyone can tell apart.
+The palette is that of Okabe and Ito (2008) without black, which is used for means, and without yellow, which is too
+light for lines on white; dark violet and brown replace them. Numbers beyond the palette get darker, then lighter
+variants of the same colours, which not everyone can distinguish.
 """
 
 import colorsys
@@ -10,7 +10,7 @@ import colorsys
 #: Blue, orange, green, purple, sky blue, vermilion, dark violet, brown.
 PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#5b2a6e", "#7a5230")
 INK, RULE, NOBODY = "#30363d", "#9aa5b1", "#e3e7eb"
-#: From none to much, for heat maps of counts and shares.
+#: From low to high, for heat maps of counts and shares.
 HEAT = ("#ffffff", "#b9d7ea", "#3182bd", "#08306b")
 
 

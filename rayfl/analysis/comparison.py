@@ -1,6 +1,6 @@
-"""Comparing runs: methods against each other over settings and seeds, paired where seed, data and start are the same.
+"""Comparing runs: methods against each other over settings and seeds, paired if seed, data and start are the same.
 
-Takes runs, gives tables of figures and notes in words; how they are printed is in `comparison_tables`.
+The input are runs, the output are tables of numbers, and notes; `comparison_tables` prints them.
 """
 
 import math
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rayfl.analysis.comparison_labels import Labels, label_runs, natural_order
 from rayfl.analysis.comparison_notes import began_alike, pairing_notes, run_notes, seed_notes, test_notes
 from rayfl.analysis.measures import At, Measured, check_at, has_metric, measure, metric_names
 from rayfl.analysis.metrics import lower_is_better
 from rayfl.analysis.statistics import LEVEL, can_tell, paired_difference, sign_flip_test, summary
+from rayfl.analysis.table_labels import TableLabels, natural_order, table_labels
 from rayfl.errors import InputError, closest
 
 if TYPE_CHECKING:
@@ -26,16 +26,18 @@ if TYPE_CHECKING:
 #: The seed of a run, and that of its partition.
 Seeds = tuple[int, int]
 Cell = dict[Seeds, Measured]
-#: Figures of single runs that a table shows as means over seeds.
+#: Numbers of single runs that a table shows as means over seeds.
 FIGURES = ("worst10", "client_std", "ari", "misclustering", "clusters")
+#: Of runs whose clients change their planted clusters: the share of drifts that a metric came back from, and how soon.
+RECOVERY = ("recovered", "rounds_to_recovery", "ari_recovered", "ari_rounds_to_recovery")
 COSTS = ("rounds_to_target", "mb_to_target", "seconds_to_target")
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was found. `summary` has a row per setting and method, `runs` a row per run that was used.
+    """The result of a comparison. `summary` has a row per setting and method, `runs` a row per run that was used.
 
-    `notes` say which runs were left out or could not be paired, and what the number of seeds allows.
+    `notes` say which runs were left out or could not be paired, and whether there are enough seeds for a test.
     """
 
     summary: "pd.DataFrame"
@@ -73,7 +75,7 @@ def compare_runs(
     used = run_notes(runs, partial, notes)
     if not used:
         raise InputError("none of the runs has finished: go on with them, or compare them as they are with partial")
-    labels = label_runs([run.config for run in used])
+    labels = table_labels([run.config for run in used])
     cells = _cells(used, labels, metric, at, target, notes)
     notes += labels.notes
     if at == "last3" and any(len(m.rounds) < 3 for cell in cells.values() for m in cell.values()):
@@ -96,7 +98,7 @@ def compare_runs(
 
 
 def pairs(one: Cell, other: Cell) -> list[tuple[Measured, Measured]]:
-    """Return the runs that may be compared one to one: same seeds, and the same data, partition and initial model."""
+    """Return the pairs of runs that may be compared directly: same seeds, data, partition and initial model."""
     both = [(one[seeds], other[seeds]) for seeds in sorted(one.keys() & other.keys())]
     return [(a, b) for a, b in both if began_alike(a.run, b.run)]
 
@@ -110,7 +112,7 @@ def _check_metric(runs: "Sequence[Run]", metric: str) -> None:
 
 
 def _cells(
-    runs: "list[Run]", labels: Labels, metric: str, at: At, target: float | None, notes: list[str]
+    runs: "list[Run]", labels: TableLabels, metric: str, at: At, target: float | None, notes: list[str]
 ) -> dict[tuple[str, str], Cell]:
     """Measure the runs, and put each into its cell by its seeds."""
     cells: dict[tuple[str, str], Cell] = defaultdict(dict)
@@ -135,7 +137,7 @@ def _cells(
 
 
 def _baseline(asked: str | None, cells: dict[tuple[str, str], Cell]) -> str | None:
-    """Return the row that others are compared with; by default that of fedavg, if there is one."""
+    """Return the row with which others are compared; by default that of fedavg, if there is one."""
     rows = sorted({row for _, row in cells}, key=natural_order)
     if asked is None:
         return _only_row(cells, "fedavg")
@@ -180,7 +182,7 @@ def _row(
     difference = paired_difference([a.value for a, _ in both], [b.value for _, b in both])
     row |= {"pairs": difference.n, "difference": difference.mean, "low": difference.low, "high": difference.high}
     row["p"] = difference.p
-    for name in FIGURES:
+    for name in (*FIGURES, *RECOVERY):
         row[name] = summary([m.figures.get(name, math.nan) for m in cell.values()]).mean
     row["worse_than_baseline"] = _worse_off(both, metric)
     row["worse_than_local"] = _worse_off(
@@ -193,7 +195,7 @@ def _row(
 
 
 def _worse_off(both: list[tuple[Measured, Measured]], metric: str) -> float:
-    """Return the share of clients that are worse off than under the other method, a mean over pairs of runs."""
+    """Return the fraction of clients that have a worse metric than with the other method: a mean over pairs of runs."""
     shares = []
     for ours, other in both:
         if ours.clients is None or other.clients is None:
@@ -205,7 +207,7 @@ def _worse_off(both: list[tuple[Measured, Measured]], metric: str) -> float:
 
 
 def _mark_best(rows: list[dict[str, Any]], cells: dict[tuple[str, str], Cell], less: bool) -> None:
-    """Mark the best of each setting, and those that a test at 5 % does not find worse; too few pairs mark nobody."""
+    """Mark the best row of each setting, and rows that a test at 5 % does not find worse, if there are enough pairs."""
     for setting in dict.fromkeys(row["setting"] for row in rows):
         here = [row for row in rows if row["setting"] == setting]
         best = (min if less else max)(here, key=lambda row: row["mean"])

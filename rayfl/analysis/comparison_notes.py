@@ -1,12 +1,12 @@
-"""What stands below a comparison: which runs were left out, which could not be paired, and what the seeds can tell."""
+"""The notes below a comparison: which runs were left out or could not be paired, and whether there are enough seeds."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rayfl.analysis.comparison_labels import natural_order
 from rayfl.analysis.measures import Measured
 from rayfl.analysis.statistics import can_tell, smallest_p
+from rayfl.analysis.table_labels import natural_order
 from rayfl.config import Config, dotted_keys
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _Cell = Mapping[tuple[int, int], Measured]
 _Cells = Mapping[tuple[str, str], _Cell]
 _WORDS = {"data": "other data", "partition": "another partition", "model": "another initial model"}
-#: Keys that may explain why two runs did not begin alike.
+#: Keys that may explain why two runs did not have the same start.
 _CAUSES = ("data.", "partition.", "model.", "task")
 _NO_CAUSES = ("data.root", "partition.seed")
 
@@ -31,14 +31,14 @@ def run_notes(runs: "Sequence[Run]", partial: bool, notes: list[str]) -> "list[R
                 notes.append(f"{run.path} was ended by a callback after round {stopped.round} of {stopped.rounds}")
         elif partial and done:
             used.append(run)
-            notes.append(f"not finished: {run.path} has {done} of {asked} rounds, and is compared as it is")
+            notes.append(f"not finished: {run.path} has {done} of {asked} rounds, and is compared by these")
         else:
             notes.append(f"left out: {run.path} has not finished ({done} of {asked} rounds)")
     return used
 
 
 def seed_notes(cells: _Cells) -> list[str]:
-    """Say where methods of one setting have other seeds."""
+    """Return a note for each setting whose methods have different seeds."""
     notes = []
     for setting, methods in _by_setting(cells).items():
         seeds = {method: tuple(sorted(cell)) for method, cell in methods.items()}
@@ -49,7 +49,7 @@ def seed_notes(cells: _Cells) -> list[str]:
 
 
 def test_notes(pairs: Mapping[str, int]) -> list[str]:
-    """Say where too few runs are paired for a test; `pairs` are by setting, with the best method."""
+    """Return a note where too few runs are paired for a test; `pairs` counts, by setting, the pairs with the best."""
     notes = []
     for n in sorted({n for n in pairs.values() if not can_tell(n)}):
         where = [setting for setting, found in pairs.items() if found == n]
@@ -67,7 +67,7 @@ def test_notes(pairs: Mapping[str, int]) -> list[str]:
 def began_alike(run: "Run", other: "Run") -> bool:
     """Whether two runs with the same seeds had the same data, partition and initial model.
 
-    Fingerprints tell. For runs of before they were recorded, it is what the configs say.
+    This is decided by the fingerprints; for runs of older versions without fingerprints, by the configs.
     """
     if run.fingerprints is None or other.fingerprints is None:
         return _start_keys(run.config) == _start_keys(other.config)
@@ -75,7 +75,7 @@ def began_alike(run: "Run", other: "Run") -> bool:
 
 
 def pairing_notes(cells: _Cells, baseline: str | None) -> list[str]:
-    """Say which runs with the same seed did not begin with the same data, partition and initial model."""
+    """Return notes about runs with the same seed that did not have the same data, partition and initial model."""
     found: dict[tuple[str, str, str], list[tuple[int, int]]] = defaultdict(list)
     unknown: list[str] = []
     for setting, methods in _by_setting(cells).items():
@@ -93,14 +93,14 @@ def pairing_notes(cells: _Cells, baseline: str | None) -> list[str]:
     if unknown:
         names = ", ".join(unknown[:3]) + (f" and {len(unknown) - 3} more" if len(unknown) > 3 else "")
         notes.append(
-            f"no fingerprints were recorded in {names}: that they began with the same data, partition and model as"
-            " others with their seed is taken from the configs"
+            f"no fingerprints were recorded in {names}: whether they had the same data, partition and initial model as"
+            " others with their seed is judged by their configs"
         )
     return notes
 
 
 def _difference(run: "Run", other: "Run") -> str:
-    """Say in words what two runs did not share, and by which keys."""
+    """Return as text in what two runs differ, and by which keys."""
     ours, theirs = run.fingerprints, other.fingerprints
     known = ours is not None and theirs is not None
     words = [_WORDS[name] for name in ours.differing(theirs)] if known else ["another start"]  # type: ignore[union-attr, arg-type]
@@ -111,13 +111,13 @@ def _difference(run: "Run", other: "Run") -> str:
 
 
 def _start_keys(config: Config) -> dict[str, Any]:
-    """Return what data, partition and initial model follow from, besides the seeds."""
+    """Return the keys that determine data, partition and initial model, except the seeds."""
     keys = dotted_keys(config.to_tree())
     return {key: value for key, value in keys.items() if key.startswith(_CAUSES) and key not in _NO_CAUSES}
 
 
 def _most_common(here: "Mapping[str, Run]") -> str:
-    """Return the first method whose start most of them share."""
+    """Return the method whose start is shared by most of the others; the first one at a tie."""
     names = sorted(here, key=natural_order)
     return max(names, key=lambda name: sum(began_alike(here[name], other) for other in here.values()))
 

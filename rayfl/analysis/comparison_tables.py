@@ -1,4 +1,4 @@
-"""What stands in the tables of a comparison: values, differences, clients, clusters, cost, and what papers print."""
+"""The tables of a comparison: values, differences, clients, clusters, cost, and the values printed in papers."""
 
 import io
 import math
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Format = Literal["text", "markdown", "latex", "csv"]
-#: What a file's name says of its format.
+#: The format by the ending of a file's name.
 ENDINGS: dict[str, Format] = {".txt": "text", ".md": "markdown", ".tex": "latex", ".csv": "csv"}
 _AT = {
     "last": "after the last evaluated round",
     "last3": "mean of the last three evaluated rounds",
     "best-validation": "in the round with the best validation value",
 }
-#: Wider than any table, so that what goes into a file is not wrapped.
+#: Wider than any table, so that text written to a file is not wrapped.
 _NO_LIMIT = 10_000
 
 
 def check_format(name: str) -> None:
-    """Refuse a format that there is not."""
+    """Refuse a format that does not exist."""
     if name not in get_args(Format):
         raise InputError(f"format={name} is not allowed: use one of {', '.join(get_args(Format))}")
 
 
 def render(comparison: Comparison, form: Format = "text", paper: PaperTable | None = None) -> str:
-    """Return the comparison as text in this format, with its notes; csv has no room for notes."""
+    """Return the comparison as text in this format, with its notes; csv has no place for notes."""
     check_format(form)
     if form == "csv":
         return (comparison.summary if paper is None else paper.rows).to_csv(index=False)
@@ -53,14 +53,14 @@ def show(comparison: Comparison, paper: PaperTable | None, console: Console) -> 
 
 
 def all_notes(comparison: Comparison, paper: PaperTable | None) -> list[str]:
-    """Return what stands below the tables."""
+    """Return the notes below the tables."""
     return comparison.notes + ([] if paper is None else paper.notes)
 
 
 def tables_of(comparison: Comparison, paper: PaperTable | None = None) -> list[Table]:
-    """Return the tables: the metric, differences to the baseline, clients and clusters, cost, the paper's values."""
+    """Return the tables: the metric, differences to a baseline, clients, clusters, drift, cost, the paper's values."""
     found = [_values(comparison), _differences(comparison), _clients(comparison), _clusters(comparison)]
-    found += [_costs(comparison), None if paper is None else _paper(comparison, paper)]
+    found += [_recovery(comparison), _costs(comparison), None if paper is None else _paper(comparison, paper)]
     return [table for table in found if table is not None]
 
 
@@ -127,6 +127,19 @@ def _clusters(comparison: Comparison) -> Table | None:
     return _long(comparison, "found clusters against the planted ones, and their number; means over seeds", columns)
 
 
+def _recovery(comparison: Comparison) -> Table | None:
+    name = comparison.metric.replace("macro_f1", "macro-F1")
+    columns: dict[str, tuple[str, Callable[[float], str]]] = {
+        "recovered": (f"{name} is back", _percent),
+        "rounds_to_recovery": ("rounds until then", _rough),
+        "ari_recovered": ("ARI is back", _percent),
+        "ari_rounds_to_recovery": ("rounds until ARI is", _rough),
+    }
+    return _long(
+        comparison, "after clients change cluster: share of drifts that are made up for; means over seeds", columns
+    )
+
+
 def _costs(comparison: Comparison) -> Table | None:
     if comparison.target is None:
         return None
@@ -163,7 +176,7 @@ def _paper(comparison: Comparison, paper: PaperTable) -> Table | None:
 
 
 def _grid(comparison: Comparison, title: str, frame: "pd.DataFrame", cell: Callable[[Any], Cell]) -> Table:
-    """Lay out methods as rows and settings as columns."""
+    """Return a table with methods as rows and settings as columns."""
     cells = {(row.setting, row.method): cell(row) for row in _rows(frame)}
     methods = list(dict.fromkeys(frame["method"]))
     first = [comparison.baseline] if comparison.baseline in methods else []
@@ -174,7 +187,7 @@ def _grid(comparison: Comparison, title: str, frame: "pd.DataFrame", cell: Calla
 
 
 def _long(comparison: Comparison, title: str, columns: dict[str, tuple[str, Callable[[float], str]]]) -> Table | None:
-    """Lay out a row per setting and method; figures that nobody has are left out."""
+    """Return a table with a row per setting and method; columns without any value are left out."""
     columns = {key: shown for key, shown in columns.items() if comparison.summary[key].notna().any()}
     if not columns:
         return None

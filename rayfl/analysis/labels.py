@@ -1,17 +1,23 @@
 """Short names for runs that are shown together: the method, its add-ons, and the config keys that differ.
 
-Runs that differ only by their seed, or by how and where they were computed, get the same label.
+Runs that differ only by their seeds, or by how and where they were computed, have the same name. Figures and tables
+follow one rule for what is compared and how a key and its value are written; how tables sort runs into rows and columns
+is in `table_labels`.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
+
+from rayfl.config import Config, dotted_keys
 
 if TYPE_CHECKING:
     from rayfl.results import Run
 
 #: Keys that never tell runs apart: repetitions, and where and how results are computed and written.
 NOT_COMPARED = (
+    "arrive.tune",
     "callbacks",
     "cpu_capability",
     "data.root",
@@ -27,6 +33,9 @@ NOT_COMPARED = (
 )
 _IN_THE_NAME = ("method.addons", "method.inherited", "method.name")
 _MOST = 40  # characters of a value
+
+#: Dotted keys of a config and their values.
+Keys = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -45,20 +54,16 @@ def labels(runs: "Sequence[Run]", without: Collection[str] = ()) -> list[Label]:
 
     A key of the method is shown if runs of the same method differ in it; any other key if any runs differ in it.
     """
-    trees = [_flat(run.config.to_tree(), (*NOT_COMPARED, *without)) for run in runs]
-    names = [_method_name(tree) for tree in trees]
-    settings = _differing(trees, lambda key: not key.startswith("method."))
-    options = {
-        name: _differing([t for t, n in zip(trees, names, strict=True) if n == name], lambda k: k.startswith("method."))
-        for name in set(names)
-    }
-    shown = settings | set().union(*options.values())
+    configs = [run.config for run in runs]
+    options, settings = zip(*(compared_keys(config, without) for config in configs), strict=True) if runs else ((), ())
+    names = method_names(configs, without)
+    told = {name: varying([mine for mine, n in zip(options, names, strict=True) if n == name]) for name in set(names)}
+    differing = varying(settings)
+    write = Written([{**mine, **others} for mine, others in zip(options, settings, strict=True)])
+    write.among({*differing, *(key for keys in told.values() for key in keys)})
     return [
-        Label(
-            " ".join([name, *_written(tree, options[name] - set(_IN_THE_NAME), shown)]),
-            " ".join(_written(tree, settings, shown)),
-        )
-        for tree, name in zip(trees, names, strict=True)
+        Label(" ".join([name, *write.pairs(mine, told[name])]), " ".join(write.pairs(others, differing)))
+        for name, mine, others in zip(names, options, settings, strict=True)
     ]
 
 
@@ -72,52 +77,96 @@ def config_value(run: "Run", key: str) -> Any:
         if not isinstance(value, Mapping) or part not in value:
             return None
         value = value[part]
-    return _text(value) if isinstance(value, list | Mapping) else value
+    return _cut(_text(value)) if isinstance(value, list | Mapping) else value
 
 
-def _flat(tree: Mapping[str, Any], without: Collection[str], above: str = "") -> dict[str, Any]:
-    """Return dotted keys and their values."""
-    found: dict[str, Any] = {}
-    for name, value in tree.items():
-        key = f"{above}{name}"
-        if key in without:
-            continue
-        if isinstance(value, Mapping) and value:
-            found |= _flat(value, without, f"{key}.")
-        else:
-            found[key] = value
-    return found
+def compared_keys(config: Config, without: Collection[str] = ()) -> tuple[Keys, Keys]:
+    """Return the keys that tell runs apart: the method's options, and all others."""
+    left_out = (*NOT_COMPARED, *_IN_THE_NAME, *without)
+    keys = {key: value for key, value in dotted_keys(config.to_tree()).items() if not below(key, left_out)}
+    options = {key: value for key, value in keys.items() if key.startswith("method.")}
+    return options, {key: value for key, value in keys.items() if key not in options}
 
 
-def _method_name(tree: Mapping[str, Any]) -> str:
-    return "+".join([str(tree.get("method.name", "any method")), *tree.get("method.addons", [])])
+def method_names(configs: Sequence[Config], without: Collection[str] = ()) -> list[str]:
+    """Return the method of each config with its add-ons, such as `ifca+cam`; parts in `without` are left out."""
+    names = short_names([config.method.name for config in configs])
+    names = ["any method" if below("method.name", without) else name for name in names]
+    addons = [[] if below("method.addons", without) else config.method.options.get("addons", []) for config in configs]
+    return ["+".join([name, *more]) for name, more in zip(names, addons, strict=True)]
 
 
-def _differing(trees: Sequence[Mapping[str, Any]], wanted: Any) -> set[str]:
-    """Return the wanted keys that do not have the same value in all trees; to have no value counts as one."""
-    keys = {key for tree in trees for key in tree if wanted(key)}
-    return {key for key in keys if len({_text(tree[key]) if key in tree else None for tree in trees}) > 1}
+def short_names(names: Sequence[str]) -> list[str]:
+    """Shorten import paths to their class or function, where that tells them apart.
+
+    >>> short_names(["fedavg", "mine:Median", "a:Net", "b:Net"])
+    ['fedavg', 'Median', 'a:Net', 'b:Net']
+    """
+    short = {name: name.rpartition(":")[2] for name in names}
+    return [short[n] if sum(s == short[n] for s in short.values()) == 1 else n for n in names]
 
 
-def _written(tree: Mapping[str, Any], keys: Collection[str], among: Collection[str]) -> list[str]:
-    return [f"{_short(key, among)}={_text(tree[key])}" for key in sorted(keys) if key in tree]
+def varying(all_keys: Iterable[Keys]) -> list[str]:
+    """Return the keys that do not have the same value in all, in their order; to have no value counts as one."""
+    every = list(all_keys)
+    names = {key: None for each in every for key in each}
+    return [key for key in names if len({repr(each.get(key)) for each in every}) > 1]
 
 
-def _short(key: str, among: Collection[str]) -> str:
-    """Return the last part of a key, or all of it if another key ends in the same."""
-    last = key.rpartition(".")[2]
-    return last if sum(other.rpartition(".")[2] == last for other in among) == 1 else key
+def below(key: str, names: Collection[str]) -> bool:
+    """Whether a key is one of these, or inside one."""
+    return any(key == name or key.startswith(f"{name}.") for name in names)
+
+
+class Written:
+    """How keys and values are written: as short as tells them apart among these configs."""
+
+    def __init__(self, all_keys: Sequence[Keys]) -> None:
+        self._values: dict[str, dict[str, Any]] = {}
+        for each in all_keys:
+            for key, value in each.items():
+                self._values.setdefault(key, {})[repr(value)] = value
+        self._among: Collection[str] = set(self._values)
+
+    def among(self, keys: Collection[str]) -> "Written":
+        """Write names of keys as if only these were shown."""
+        self._among = keys
+        return self
+
+    def pairs(self, mine: Keys, keys: Iterable[str]) -> list[str]:
+        """Return `name=value` for those of the keys that a config has."""
+        return [f"{self.name(key)}={self.value(key, mine[key])}" for key in keys if key in mine]
+
+    def name(self, key: str) -> str:
+        """Return the last word of a key, or all of it if another key that is shown ends in the same."""
+        plain = key.removesuffix(".name")
+        last = plain.rpartition(".")[2]
+        others = [other.removesuffix(".name").rpartition(".")[2] for other in self._among if other != key]
+        return plain if last in others else last
+
+    def value(self, key: str, value: Any) -> str:
+        """Return a value in short, or in full if two values of the key would look alike."""
+        if value is None:
+            return "none"
+        short = [_short(key, other) for other in self._values.get(key, {}).values()]
+        return _short(key, value) if len(set(short)) == len(short) else _text(value)
+
+
+def _short(key: str, value: Any) -> str:
+    return _cut(PurePath(value).stem if key == "data.path" and isinstance(value, str) else _text(value))
 
 
 def _text(value: Any) -> str:
     if isinstance(value, bool):
-        text = str(value).lower()
-    elif isinstance(value, float):
-        text = f"{value:g}"
-    elif isinstance(value, list):
-        text = f"[{', '.join(map(_text, value))}]"
-    elif isinstance(value, Mapping):
-        text = f"{{{', '.join(f'{k}: {_text(v)}' for k, v in value.items())}}}"
-    else:
-        text = str(value)
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}" if float(f"{value:g}") == value else str(value)
+    if isinstance(value, list):
+        return f"[{', '.join(map(_text, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{k}: {_text(v)}' for k, v in value.items())}}}"
+    return str(value)
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= _MOST else f"{text[: _MOST - 1]}…"

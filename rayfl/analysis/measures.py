@@ -1,10 +1,11 @@
-"""What a comparison takes from one run: a metric at its end, overall and by client; clusters; cost to a target."""
+"""What a comparison reads from one run: a final metric, overall and by client; clusters; the cost to reach a target."""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
+from rayfl.analysis.drift import drifts
 from rayfl.analysis.metrics import lower_is_better
 from rayfl.errors import InputError
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
     from rayfl.results import Run
 
-#: Which rounds a run is judged by. The round with the best test value is not among them: it is chosen by the test data.
+#: By which rounds a run is judged. The round with the best test value is not offered: test data would choose it.
 At = Literal["last", "last3", "best-validation"]
 _LAST = {"last": 1, "last3": 3}
 _KEYS = ("run", "method", "seed", "round", "extras")
@@ -22,7 +23,7 @@ _WORST_SHARE = 10
 
 @dataclass(frozen=True)
 class Measured:
-    """The figures of one run, means over the rounds that it is judged by; NaN where it has none."""
+    """The numbers of one run: means over the rounds by which it is judged; NaN where it has none."""
 
     run: "Run"
     rounds: tuple[int, ...]
@@ -37,14 +38,14 @@ def is_share(metric: str) -> bool:
 
 
 def check_at(at: str) -> None:
-    """Refuse another word than those for the rounds that runs are judged by."""
+    """Refuse an unknown value of `at`."""
     if at not in get_args(At):
         raise InputError(f"at={at} is not allowed: use one of {', '.join(get_args(At))}")
 
 
 def has_metric(run: "Run", metric: str) -> bool:
     """Whether the metric was measured in some round of the run."""
-    return not _by_round(run, metric).empty
+    return not by_round(run, metric).empty
 
 
 def metric_names(run: "Run") -> list[str]:
@@ -58,13 +59,14 @@ def metric_names(run: "Run") -> list[str]:
 
 def measure(run: "Run", metric: str, at: At, target: float | None = None) -> Measured | None:
     """Return the figures of a run; None if it was never evaluated by this metric."""
-    values = _by_round(run, metric)
+    values = by_round(run, metric)
     if values.empty:
         return None
     rounds = _judged_rounds(run, metric, at, values)
     table = run.rounds.set_index("round").loc[list(rounds)]
     figures = {name: float(table[name].mean()) for name in ("ari", "misclustering", "clusters") if name in table}
     clients = _clients(run, metric, rounds, figures)
+    figures |= _recovery(run, metric)
     if target is not None:
         figures |= _to_target(
             run, values, lambda value: value <= target if lower_is_better(metric) else value >= target
@@ -75,7 +77,7 @@ def measure(run: "Run", metric: str, at: At, target: float | None = None) -> Mea
 def _judged_rounds(run: "Run", metric: str, at: At, values: "pd.Series") -> tuple[int, ...]:
     if at in _LAST:
         return tuple(values.index.to_numpy()[-_LAST[at] :].tolist())
-    validation = _by_round(run, f"validation_{metric}")
+    validation = by_round(run, f"validation_{metric}")
     validation = validation[validation.index.isin(values.index)]
     if validation.empty:
         raise InputError(
@@ -86,7 +88,7 @@ def _judged_rounds(run: "Run", metric: str, at: At, values: "pd.Series") -> tupl
     return (int(validation.index.to_numpy()[best]),)
 
 
-def _by_round(run: "Run", metric: str) -> "pd.Series":
+def by_round(run: "Run", metric: str) -> "pd.Series":
     """Return a metric by round, where it was measured."""
     import pandas as pd
 
@@ -100,7 +102,7 @@ def _by_round(run: "Run", metric: str) -> "pd.Series":
 
 
 def _clients(run: "Run", metric: str, rounds: tuple[int, ...], figures: dict[str, float]) -> "pd.Series | None":
-    """Return the metric of each client, and add how far they are apart to `figures`."""
+    """Return the metric of each client, and add the spread over clients to `figures`."""
     name = metric.removesuffix("_mean")
     if name not in run.clients.columns or name in (*_KEYS, "client", "cluster", "true_cluster", "trained"):
         return None
@@ -116,6 +118,16 @@ def _clients(run: "Run", metric: str, rounds: tuple[int, ...], figures: dict[str
     figures["worst10"] = sum(worst) / len(worst)
     figures["client_std"] = sum(spread) / len(spread)
     return table.mean(axis=1)
+
+
+def _recovery(run: "Run", metric: str) -> dict[str, float]:
+    """Return from how many of the run's drifts the metric came back, and in how many rounds; the same of ARI."""
+    figures: dict[str, float] = {}
+    for name, prefix in ((metric, ""), ("ari", "ari_")):
+        found = drifts(run, name)["rounds_to_recovery"]
+        if len(found) and has_metric(run, name):
+            figures |= {f"{prefix}recovered": found.notna().mean(), f"{prefix}rounds_to_recovery": found.mean()}
+    return figures
 
 
 def _to_target(run: "Run", values: "pd.Series", reached: Callable[[float], bool]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Metrics of a run by name: columns of `rounds`, and numbers in `extras`. Which of them should be small."""
+"""Metrics of a run by name: columns of `rounds` and numbers in `extras`; and for which of them lower is better."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from rayfl.results import Run
 
-#: Columns that are no measurements.
+#: Columns that are not measurements.
 KEYS = ("run", "method", "seed", "round", "extras", "client", "cluster", "true_cluster", "trained")
 
 
@@ -39,7 +39,7 @@ def by_round(run: "Run", metric: str) -> "pd.Series":
 
 
 def require_metric(runs: "Sequence[Run]", metric: str) -> None:
-    """Refuse a metric that none of the runs has. A run without rounds may still get any."""
+    """Refuse a metric that none of the runs has. Runs without rounds do not count: they may get any metric later."""
     begun = [run for run in runs if len(run.rounds)]
     known = {name for run in begun for name in [*run.rounds, *run.extras] if name not in KEYS}
     if begun and metric not in known:

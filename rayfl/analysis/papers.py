@@ -1,7 +1,8 @@
 """What the papers print in their tables, and our runs beside it.
 
 The values are in `papers.csv`: paper, table, dataset, setting, K, method, metric, mean, std; accuracy and macro-F1 in
-percent. A printed row is matched with a run by what the run's config says of method, data, partition and clusters.
+percent. A printed row is matched with a run by what the run's config says of method, data, partition and clusters. Some
+rows are of another moment than the end of a run: after fine-tuning, or after a stage of SR-FCA.
 """
 
 import re
@@ -10,13 +11,15 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from rayfl.analysis.comparison import Cell, Comparison
-from rayfl.analysis.measures import is_share
+from rayfl.analysis.measures import by_round, is_share
 from rayfl.analysis.statistics import summary
 from rayfl.config import Config
 from rayfl.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from rayfl.results import Run
 
 _METHODS = {
     "Global": "fedavg",
@@ -34,6 +37,8 @@ _METRICS = {
     "test accuracy % (std column holds the printed variance)": "accuracy",
 }
 _VARIANCE = "printed variance"
+#: In names of methods whose models are trained once more by each client before they are tested.
+_FINETUNED = "-Finetune"
 
 
 @dataclass(frozen=True)
@@ -85,12 +90,17 @@ def beside_paper(comparison: Comparison, table: str) -> PaperTable:
     sizes: dict[str, None] = {}
     lines: list[dict[str, Any]] = wanted.to_dict("records")  # type: ignore[assignment]
     for line in lines:
-        cells = [key for key, cell in comparison.cells.items() if _matches(_config(cell), line)]
+        row = _PrintedRow.named(line["method"])
+        cells = [
+            key
+            for key, cell in comparison.cells.items()
+            if _matches(_config(cell), {**line, "method": row.method}) and row.values(cell, comparison.metric)
+        ]
         matched |= set(cells)
         if not cells:
             missing.append(_described(line))
         for key in sorted(cells):
-            rows.append(_beside(line, key, comparison))
+            rows.append(_beside(line, key, comparison, row))
             sizes |= dict.fromkeys(_other_sizes(_config(comparison.cells[key]), line))
     listed = "; ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
     notes = [f"printed in {name}, without a run: {listed}"] if missing else []
@@ -101,9 +111,47 @@ def beside_paper(comparison: Comparison, table: str) -> PaperTable:
     return PaperTable(name, pd.DataFrame(rows), notes + list(sizes))
 
 
-def _beside(line: dict[str, Any], key: tuple[str, str], comparison: Comparison) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _PrintedRow:
+    """The method that a row is of, and the moment: the end of a run unless it says otherwise."""
+
+    method: str
+    finetuned: bool = False
+    stage: tuple[str, int] | None = None  # of SR-FCA, and the number of the refinement
+
+    @classmethod
+    def named(cls, name: str) -> "_PrintedRow":
+        """Read the name of a row, such as `IFCA-CAM-Finetune` or `SR-FCA after 2nd REFINE`."""
+        if _FINETUNED in name:
+            return cls(name.replace(_FINETUNED, ""), finetuned=True)
+        if found := re.fullmatch(r"(.*) after (?:(\d+)(?:st|nd|rd|th) REFINE|ONE_SHOT)", name):
+            return cls(found[1], stage=("merge", int(found[2])) if found[2] else ("one_shot", 0))
+        return cls(name)
+
+    def values(self, cell: Cell, metric: str) -> list[float]:
+        """Return the metric of the runs that have it at this moment."""
+        if not self.finetuned and self.stage is None:
+            return [measured.value for measured in cell.values()]
+        found = [self._by_round(measured.run, metric) for measured in cell.values()]
+        return [float(values.iloc[-1]) for values in found if len(values)]
+
+    def _by_round(self, run: "Run", metric: str) -> "pd.Series":
+        if self.finetuned:
+            return by_round(run, f"finetuned_{metric}")
+        assert self.stage is not None
+        name, refinement = self.stage
+        values, extras = by_round(run, metric), run.extras
+        if "stage" not in extras:
+            return values[:0]
+        there = extras["stage"] == name
+        if "refinement" in extras:
+            there &= extras["refinement"] == refinement
+        return values[values.index.isin(extras.index[there])]
+
+
+def _beside(line: dict[str, Any], key: tuple[str, str], comparison: Comparison, row: _PrintedRow) -> dict[str, Any]:
     scale = 100 if is_share(comparison.metric) else 1
-    ours = summary([measured.value * scale for measured in comparison.cells[key].values()])
+    ours = summary([value * scale for value in row.values(comparison.cells[key], comparison.metric)])
     std = line["std"] ** 0.5 if _VARIANCE in line["metric"] else line["std"]
     return {
         "printed_as": line["method"],

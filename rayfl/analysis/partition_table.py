@@ -1,12 +1,14 @@
 """A partition as a table: one row per client and sample. Writes it as Parquet or csv."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rayfl.data.dataset import Dataset
 from rayfl.data.partition import Partition
+from rayfl.data.partition.file import file_metadata
 from rayfl.errors import InputError
 
 if TYPE_CHECKING:
@@ -28,8 +30,13 @@ def check_partition_file(path: Path) -> None:
         raise InputError(f"-o {path} is a folder: name a file in it")
 
 
-def write_partition(partition: Partition, dataset: Dataset, path: Path) -> Path:
-    """Write who has which sample as a table, or as a figure, by how the file's name ends; return its path."""
+def write_partition(
+    partition: Partition, dataset: Dataset, path: Path, config: Mapping[str, Any] | None = None
+) -> Path:
+    """Write who has which sample as a table, or as a figure, by how the file's name ends; return its path.
+
+    A Parquet file is complete: partition.kind=file deals by it. `config` is noted in it, as how it was made.
+    """
     if path.suffix.lower() not in TABLES:
         from rayfl.analysis.partition_figure import draw_partition
 
@@ -39,16 +46,21 @@ def write_partition(partition: Partition, dataset: Dataset, path: Path) -> Path:
         if path.suffix.lower() == ".csv":
             table.to_csv(path, index=False)
         else:
-            table.to_parquet(path, index=False)
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+
+            rows = pa.Table.from_pandas(table, preserve_index=False)
+            pq.write_table(rows.replace_schema_metadata(file_metadata(partition, dataset, config or {})), path)
     except OSError as error:
         raise InputError(f"-o {path} cannot be written: {error.strerror or error}; name another file") from None
     return path
 
 
 def partition_table(partition: Partition, dataset: Dataset) -> "pd.DataFrame":
-    """Return a row per client and sample: client, sample, split, label as the client sees it, and planted cluster.
+    """Return a row per client and sample: client, sample, split, label as the client sees it, cluster, transform.
 
-    Public samples have no client. Where clients have names there is a column `name`.
+    Labels, planted clusters and transforms are those before the first round; a transform is its number in
+    `partition.transforms`. Public samples have no client. Where clients have names there is a column `name`.
     """
     import pandas as pd
 
@@ -70,9 +82,10 @@ def partition_table(partition: Partition, dataset: Dataset) -> "pd.DataFrame":
     columns["sample"] = sample.astype(np.int64)
     columns["split"] = np.repeat(list(splits), [len(samples) for samples, _ in splits.values()])
     columns["label"] = _seen_labels(partition, dataset, client, sample)
-    cluster = np.full(len(client), -1) if partition.true_cluster is None else partition.true_cluster[client]
-    columns["cluster"] = pd.array(cluster, "Int32")
-    columns["cluster"][nobody | (cluster < 0)] = pd.NA  # type: ignore[index]
+    for name, of_client in (("cluster", partition.true_cluster), ("transform", partition.transform_of)):
+        number = np.full(len(client), -1) if of_client is None else of_client[client]
+        columns[name] = pd.array(number, "Int32")
+        columns[name][nobody | (number < 0)] = pd.NA  # type: ignore[index]
     frame = pd.DataFrame(columns)
     order = np.lexsort((sample, np.where(nobody, partition.clients, client)))
     return frame.iloc[order].reset_index(drop=True)
@@ -80,11 +93,5 @@ def partition_table(partition: Partition, dataset: Dataset) -> "pd.DataFrame":
 
 def _seen_labels(partition: Partition, dataset: Dataset, client: np.ndarray, sample: np.ndarray) -> np.ndarray:
     labels = dataset.labels[sample]
-    if dataset.targets == "number" or partition.transform_of is None:
-        return labels
-    seen = labels.astype(np.int64)
-    for number, transform in enumerate(partition.transforms):
-        if transform.labels is not None:
-            rows = (client >= 0) & (partition.transform_of[client] == number)
-            seen[rows] = np.asarray(transform.labels)[labels[rows]]
-    return seen
+    orders = None if dataset.targets == "number" else partition.label_orders(dataset.classes)
+    return labels if orders is None else np.where(client >= 0, orders[client, labels], labels)

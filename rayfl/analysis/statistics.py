@@ -1,6 +1,6 @@
 """Statistics over a few seeds: mean and deviation, a bootstrap interval and a sign-flip test for paired differences.
 
-Pure functions on arrays, deterministic. What is paired with what is decided in `comparison`.
+Pure, deterministic functions on arrays. `comparison` decides which runs are paired.
 """
 
 import math
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-#: What a test must fall below to be called significant.
+#: The p-value below which a result is called significant.
 LEVEL = 0.05
-#: Up to so many pairs all flips are counted: 2^16 of them.
+#: Up to this number of pairs, all flips are counted (2^16).
 MOST_EXACT = 16
 DRAWS = 10_000
 _FLIPS = 100_000
@@ -38,7 +38,7 @@ class PairedDifference:
 
 
 def summary(values: Sequence[float] | np.ndarray) -> Summary:
-    """Return mean and deviation of the values that are there; the deviation of one value is unknown.
+    """Return mean and standard deviation of the values that are not NaN; the deviation of one value is unknown.
 
     >>> summary([1.0, 2.0, 3.0])
     Summary(n=3, mean=2.0, std=1.0)
@@ -72,10 +72,10 @@ def bootstrap_interval(values: Sequence[float] | np.ndarray, level: float = 1 - 
 
 
 def sign_flip_test(differences: Sequence[float] | np.ndarray) -> float:
-    """Return the two-sided p-value of the hypothesis that each difference might as well have the other sign.
+    """Return the two-sided p-value of the hypothesis that each difference could equally well have the other sign.
 
-    It is the share of all flips of signs whose mean is at least as far from 0. All flips are counted for up to 16
-    pairs, else 100,000 are drawn.
+    It is the fraction of all sign flips whose mean is at least as far from 0. Up to 16 pairs, all flips are counted;
+    with more, 100,000 are drawn.
 
     >>> sign_flip_test([1.0, 2.0, 3.0])  # of 8 flips, +++ and --- are as far
     0.25

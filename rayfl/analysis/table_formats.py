@@ -1,4 +1,4 @@
-"""Tables of texts for a terminal, as Markdown, and as LaTeX with booktabs. What they say is decided elsewhere."""
+"""Prints tables of text to a terminal, as Markdown, and as LaTeX with booktabs; knows nothing of their content."""
 
 import re
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """A table; columns after the first `names` are numbers. `-` is a value that is missing."""
+    """A table; columns after the first `names` are numbers. `-` stands for a missing value."""
 
     title: str
     header: list[str]
@@ -62,7 +62,7 @@ def markdown(tables: list[Table], notes: list[str]) -> str:
 
 
 def latex(tables: list[Table], notes: list[str]) -> str:
-    """Return a table environment for each; notes are comments, since they name folders of this machine."""
+    """Return a table environment for each table; notes become comments, since they name folders of this machine."""
     parts = ["% Needs \\usepackage{booktabs}.", *map(_latex_table, tables)]
     below = [*_legend(tables, "bold"), *notes]
     parts += ["\n".join(f"% {note}" for note in below)] if below else []
@@ -125,7 +125,7 @@ _LATIN = "".join(chr(code) for code in range(0xC0, 0x100) if code not in (0xD0, 
 
 
 def _escaped(text: str) -> str:
-    """Escape what LaTeX takes for commands; letters that its plain fonts lack become question marks."""
+    """Escape characters that are special in LaTeX; letters that its standard fonts lack become question marks."""
     safe = "".join(_LATEX.get(c, c if (c.isascii() and c.isprintable()) or c in _LATIN else "?") for c in text)
     return re.sub(r"(?<![\w-])-(?=\d)", "$-$", safe)
 

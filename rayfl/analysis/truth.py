@@ -1,8 +1,8 @@
 """How well found clusters agree with the known ones: pure functions of two arrays, a label per client.
 
-Labels are only names: which number a cluster has does not matter, and there may be more of them on one side.
-Clients without a label on either side (-1, None, NaN) are left out; if nobody is left, the answer is NaN.
-All is counted from one table, how many clients each pair of a true and a found cluster has: scikit-learn has the same
+Labels are only names: the number of a cluster does not matter, and there may be more clusters on one side. Clients
+without a label on either side (-1, None, NaN) are left out; if no client is left, the result is NaN. Everything is
+computed from one table: how many clients each pair of a true and a found cluster has. scikit-learn has the same
 measures, but takes a second to import, and the first round of a run should not wait for that.
 """
 
@@ -24,7 +24,7 @@ def adjusted_rand(true: Any, found: Any) -> float:
 
 
 def normalised_mutual_information(true: Any, found: Any) -> float:
-    """Return the mutual information over the mean entropy: 1 for the same clusters, 0 if one tells nothing.
+    """Return the mutual information divided by the mean entropy: 1 for the same clusters, 0 for independent ones.
 
     >>> normalised_mutual_information([0, 0, 1, 1], [0, 1, 0, 1])
     0.0
@@ -33,9 +33,9 @@ def normalised_mutual_information(true: Any, found: Any) -> float:
 
 
 def purity(true: Any, found: Any) -> float:
-    """Return the share of clients that are of their found cluster's most frequent true cluster.
+    """Return the fraction of clients that belong to the most frequent true cluster of their found cluster.
 
-    Many small clusters are pure: read it together with the number of clusters.
+    Many small clusters always have a high purity: read it together with the number of clusters.
 
     >>> purity([0, 0, 0, 1], [0, 0, 1, 1])
     0.75
@@ -44,9 +44,9 @@ def purity(true: Any, found: Any) -> float:
 
 
 def misclustering(true: Any, found: Any) -> float:
-    """Return the share of clients in the wrong cluster, with clusters matched one to one at their best.
+    """Return the fraction of clients in the wrong cluster, after the best one-to-one matching of clusters.
 
-    Clusters left without a partner are wrong as a whole.
+    All clients of clusters without a partner count as wrong.
 
     >>> misclustering([0, 0, 1, 1], [1, 1, 0, 2])
     0.25
@@ -60,9 +60,9 @@ def misclustering(true: Any, found: Any) -> float:
 
 
 def matched(together: np.ndarray) -> np.ndarray:
-    """Return the columns of a table of true (rows) against found clusters, each in the order of its best partner.
+    """Return the columns of a table of true clusters (rows) against found ones, in the order of their best partners.
 
-    Clusters are matched one to one; columns left without a partner come last.
+    Clusters are matched one to one; columns without a partner come last.
 
     >>> matched(np.array([[0, 5, 1], [4, 0, 0]])).tolist()
     [1, 0, 2]
@@ -74,7 +74,7 @@ def matched(together: np.ndarray) -> np.ndarray:
 
 
 def _score(measure: Callable[[np.ndarray], float], true: Any, found: Any) -> float:
-    """Measure the table of how many clients each pair of a true (row) and a found cluster (column) has."""
+    """Apply a measure to the table that counts clients by true cluster (row) and found cluster (column)."""
     first, second = _labels(true), _labels(found)
     if len(first) != len(second):
         raise ValueError(f"{len(first)} true labels and {len(second)} found ones: one of each per client is needed")

@@ -1,27 +1,27 @@
-"""What the C library does with memory that is freed. Where it is not glibc, or does not listen, nothing is done."""
+"""What the C library does with freed memory. With a library other than glibc, these functions do nothing."""
 
 import ctypes
 from typing import Any
 
 
 def keep_freed_memory() -> None:
-    """Let the C library hold on to memory that is freed: the next batch wants as much.
+    """Make the C library keep freed memory, because the next batch needs as much again.
 
-    By default glibc gives every map of some MB back to the system, and each time a new one is written to, the system
-    clears its pages first: a third of the time that testing takes.
+    By default glibc returns every block of a few MB to the system, and the system has to clear the pages of each new
+    block before it is used: this took a third of the time for testing.
     """
     mallopt = _function("mallopt")
     trim_threshold, top_pad, mmap_threshold = -1, -2, -3  # their numbers in malloc.h
-    if mallopt(mmap_threshold, 2**30) or mallopt(mmap_threshold, 2**25):  # the most that older ones take
+    if mallopt(mmap_threshold, 2**30) or mallopt(mmap_threshold, 2**25):  # the maximum of older versions
         mallopt(trim_threshold, 2**30)
         mallopt(top_pad, 2**26)
 
 
 def return_freed_memory() -> None:
-    """Let the C library give the system whatever whole pages are free.
+    """Make the C library return all free pages to the system.
 
-    What a recovery frees lies in holes between what is kept, and glibc by itself gives back only what is at the end: a
-    process that recovers often would grow though it holds no more than before.
+    The memory that a recovery frees lies between blocks that stay in use, and by itself glibc returns only memory at
+    the end of the heap. Without this call, a process that recovers often would grow without holding more data.
     """
     _function("malloc_trim")(ctypes.c_size_t(0))
 

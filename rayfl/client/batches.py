@@ -1,4 +1,4 @@
-"""Which samples each optimiser step of a client sees. Shared by all trainers, so that they see the same."""
+"""Which samples each optimiser step of a client sees. All trainers use this, so they all see the same batches."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from rayfl.config import LocalConfig
 
 
 def samples_seen(n: np.ndarray, local: LocalConfig) -> np.ndarray:
-    """Return how many samples go through the network in one round of clients with `n` samples each: what it costs.
+    """Return how many samples clients with `n` samples process in one round: the cost of their training.
 
     >>> samples_seen(np.array([20, 500]), LocalConfig(steps=10, batch_size=32)).tolist()
     [200, 320]
@@ -18,7 +18,7 @@ def samples_seen(n: np.ndarray, local: LocalConfig) -> np.ndarray:
 
 
 def largest_batch(n: np.ndarray, local: LocalConfig) -> int:
-    """Return the size of a full batch: local.batch_size, or less where no client has so many samples.
+    """Return the size of a full batch: local.batch_size, or less if no client has that many samples.
 
     >>> largest_batch(np.array([20, 30]), LocalConfig(steps=10, batch_size=32))
     30
@@ -41,9 +41,9 @@ def batch_sizes(n: np.ndarray, local: LocalConfig) -> set[int]:
 def draw_batches(rng: np.random.Generator, n: int, local: LocalConfig) -> list[np.ndarray]:
     """Return the positions (0 to n - 1) of each step's batch.
 
-    With `local.steps`, every batch is full (or the whole data set, where that is smaller) and the stream goes
-    through the data in a new random order each time it has been used up. With `local.epochs`, the last batch of a
-    pass holds what is left; a single left-over sample is skipped, since batch norm cannot be trained on one.
+    With `local.steps`, every batch is full (or the whole data set, if that is smaller), and each pass through the data
+    has a new random order. With `local.epochs`, the last batch of a pass holds the remaining samples; a single
+    remaining sample is skipped, because batch norm cannot be trained on one.
 
     >>> [b.size for b in draw_batches(np.random.default_rng(0), 65, LocalConfig(epochs=1, batch_size=32))]
     [32, 32]

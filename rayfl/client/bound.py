@@ -1,4 +1,4 @@
-"""Terms of the objective where clients are trained: with the models that were handed over, a row per client."""
+"""Terms of the objective on the worker, together with the models they refer to, one row per client."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from rayfl.models import FlatModel, Layout, Part
 
 @dataclass(frozen=True)
 class Bound:
-    """A term with what one client was handed: models (K, size), and which of them is its own."""
+    """A term with the models (K, size) that one client was given, and which of them is the client's own."""
 
     term: Term
     vectors: torch.Tensor
@@ -21,19 +21,19 @@ class Bound:
     part: Part = "all"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.own < len(self.vectors):  # -1 would silently be the last cluster
+        if not 0 <= self.own < len(self.vectors):  # -1 would silently select the last cluster
             raise ValueError(f"own={self.own} is none of the {len(self.vectors)} models")
 
     @property
     def kind(self) -> tuple:
-        """What two clients must have in common to share the arithmetic of a step."""
+        """What must be equal for two clients to be computed in the same step."""
         return self.term, len(self.vectors), self.part
 
 
 class BoundRows:
-    """One term of several clients: their models as K matrices, a row per client.
+    """One term of several clients: their models as K matrices with a row per client.
 
-    Where all clients have the same models there is one copy that all rows read.
+    If all clients have the same models, all rows read a single copy.
     """
 
     def __init__(self, bound: Sequence[Bound], size: int, layout: Layout) -> None:
@@ -50,7 +50,7 @@ class BoundRows:
         self._own = torch.zeros(size, dtype=torch.long, device=kept.device)
 
     def enter(self, row: int, bound: Bound) -> None:
-        """Let a client's term into a row."""
+        """Put a client's term into a row."""
         self._own[row] = bound.own
         if not self._shared:
             for matrix, vector in zip(self._models, self._kept(bound), strict=True):
@@ -75,7 +75,7 @@ class BoundRows:
         return self.term.losses(numbers.flatten(2), [f.flatten(2) for f in fixed], self._own[rows])
 
     def _kept(self, bound: Bound) -> torch.Tensor:
-        """Return what of a client's models the term is about."""
+        """Return those parts of a client's models that the term uses."""
         pieces = [bound.vectors[:, where] for where in self._pieces]
         return self.term.kept(pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1))
 
@@ -91,8 +91,8 @@ class BoundRows:
 def rows_like(like: torch.Tensor, count: int, size: int) -> torch.Tensor:
     """Return a matrix of zeros whose rows begin at equally aligned addresses.
 
-    There is a gap after each row, even where it is not needed for that: an elementwise kernel then treats the rows one
-    by one, the same numbers of each in vector registers and the rest at the end, and not all rows as one.
+    There is always a gap after each row, even where alignment does not need one. It makes elementwise kernels process
+    the rows one by one, each split in the same way into vector registers and a remainder, and not all rows as a block.
     """
     return like.new_zeros(count, (size // ALIGNED + 1) * ALIGNED)[:, :size]
 
@@ -101,12 +101,12 @@ def rows_like(like: torch.Tensor, count: int, size: int) -> torch.Tensor:
 class Partner:
     """A model (size,) that stays as it was at the round's start; its outputs are added to the trained model's.
 
-    CAM, Eq. 5, 8 and 15; the last prints the trained model itself as its partner, where f(x; theta_i) is meant. The
+    CAM, Eq. 5, 8 and 15; Eq. 15 prints the trained model itself as its partner, but f(x; theta_i) is meant. The
     partner runs in eval mode, so its batch norm neither learns from the client nor depends on the batch.
     """
 
     vector: torch.Tensor
 
     def logits(self, model: FlatModel, inputs: torch.Tensor) -> torch.Tensor:
-        """Return the partner's outputs, without a gradient; `model` lends its architecture."""
+        """Return the partner's outputs, without a gradient; of `model`, only the architecture is used."""
         return stacked_logits(model, self.vector[None], inputs)[0]

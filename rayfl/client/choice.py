@@ -1,7 +1,8 @@
-"""Which trainer a run takes: what can be trained together at all, and what is faster so.
+"""Which trainer a run uses: whether its clients can be trained together (vectorised), and whether that is faster.
 
-Both are settled before the first round, by the network, the batches, the kind of device and the CPU's capability. A
-clock, or how many clients a worker happens to have, would give the same run other bits on another day.
+Both are decided before the first round, from the network, the batches, the type of device and the CPU's capability. If
+the choice depended on measured times, or on how many clients a worker has, the same run could give different bits on
+another day.
 """
 
 from collections.abc import Collection
@@ -33,34 +34,34 @@ def cpu_capability() -> str:
 
 
 def faster_together(model: FlatModel, batch_size: int, device: str, capability: str) -> bool:
-    """Tell whether training together is faster than the loop; see the module on what this may depend."""
+    """Return whether training together is faster than the loop; the module docstring says what this may depend on."""
     kinds = {type(m) for m in model.module.modules()}
     if device.startswith("cuda"):
-        # Not measured: below this size a step is a matter of starting kernels, and we start one where the loop starts
-        # several. Torch's own LSTM is one kernel, ours hundreds.
+        # Not measured. Below this size, the time of a step is mostly that of launching kernels, and we launch one where
+        # the loop launches several. But torch's LSTM is a single kernel, and ours is hundreds.
         return model.layout.parameters <= 1_000_000 and not any(issubclass(kind, nn.RNNBase) for kind in kinds)
-    # Beyond these sizes the weights of several clients no longer fit the caches. The loop's time over ours by number of
-    # parameters, AVX2 / AVX-512 at batch 10: dense 25,000 1.5 / 1.5, 50,000 1.0 / 1.1, 75,000 1.0 / 0.9; convolutional,
-    # over the better order in memory, 46,000 1.2 / 1.4, 80,000 1.1 / 1.0, 175,000 0.9 / 0.9 (`trainers --only hidden
-    # channels`).
+    # Beyond these sizes, the weights of several clients no longer fit the caches. Measured speed-up over the loop by
+    # number of parameters, AVX2 / AVX-512 at batch 10: dense networks 25,000: 1.5 / 1.5, 50,000: 1.0 / 1.1, 75,000:
+    # 1.0 / 0.9; convolutional networks, against the loop with the faster memory layout, 46,000: 1.2 / 1.4, 80,000:
+    # 1.1 / 1.0, 175,000: 0.9 / 0.9 (`trainers --only hidden channels`).
     if kinds <= DENSE:
         return model.layout.parameters <= 50_000 and batch_size <= 128
-    # Convolutions in groups are a matter of a library's kernels: on other CPUs nobody has measured them.
+    # The speed of grouped convolutions depends on the library's kernels; on other CPUs it has not been measured.
     return is_plain(model.module) and model.layout.parameters <= 100_000 and capability in ("AVX2", "AVX512")
 
 
 def try_together(
     model: FlatModel, dataset: Dataset, n_train: np.ndarray, local: LocalConfig, task: Task = CLASSIFICATION
 ) -> str | None:
-    """Say why the clients of a run cannot be trained together on the model's device; None if they can.
+    """Return why the clients of a run cannot be trained together on the model's device; None if they can.
 
-    Every size of batch that clients with `n_train` samples will see is tried.
+    Every batch size that clients with `n_train` samples will see is tried.
     """
     full = largest_batch(n_train, local)
     inputs, _ = dataset.batch(np.arange(full) % len(dataset))
     shorter = batch_sizes(n_train, local) - {full}
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as actors compute
+    torch.set_num_threads(1)  # actors compute with one thread too
     try:
         return vectorisable(model, inputs.to(model.vector.device), shorter, task)
     finally:
@@ -70,23 +71,23 @@ def try_together(
 def vectorisable(
     model: FlatModel, inputs: torch.Tensor, shorter: Collection[int] = (), task: Task = CLASSIFICATION
 ) -> str | None:
-    """Say why this network cannot be trained together as the loop would train it; None if it can.
+    """Return why training this network together would not give what the loop gives; None if it would.
 
-    A step is tried on the device that `inputs` are on: with them, a full batch, and with the first of them as `shorter`
-    batches. So whatever the network does shows here and not in the results: `vmap` may not follow it, or it may draw
-    random numbers of its own. It also shows if a library treats a client by its place in a group.
+    A step is tried on the device of `inputs`: with all of them as a full batch, and with the first few as `shorter`
+    batches. So problems show up here and not in the results: `vmap` may not support the network, the network may draw
+    its own random numbers, or a library's result for a client may depend on the client's place in the group.
     """
     if any(model.layout.channels_last):
-        return "its weights lie with the channels last, which only the loop can follow"
+        return "its weights are stored with the channels last, which only the loop trainer supports"
     before = model.copy()
-    # Numbers without a pattern, so that two orders of summing hardly agree by luck, whatever the run's seed.
+    # Values without a pattern, so that two orders of summation are unlikely to agree by chance, whatever the seed.
     generator = torch.Generator().manual_seed(0)
     start = _varied(model.vector, generator)
     inputs = _varied(inputs, generator) if inputs.is_floating_point() else inputs
     kind = torch.long if task.targets == "class" else torch.float32
     labels = torch.zeros(len(inputs), dtype=kind, device=inputs.device)
     job = TrainingJob(start, [(inputs, labels)], seed=0)
-    # A step so long that the weights after it have the gradient's last bits.
+    # The step is so long that the last bits of the gradient are visible in the weights after it.
     local, lr = LocalConfig(steps=1, batch_size=len(inputs)), 1024.0
     try:
         group = Group(model, [job] * (GROUP - 1), local, lr, task)
@@ -98,16 +99,16 @@ def vectorisable(
                     train_together(model, [variant] * count, local, lr, task) for count in (GROUP // 2 + 1, 1)
                 )
             except InputError:
-                continue  # it has no features before its head, as the loop would say too if anyone asked for them
+                continue  # the network has no features before its head; the loop would refuse this variant too
             same = same and _all_equal(few + alone)
     except Exception as error:
-        return f"vmap cannot follow it: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        return f"vmap cannot run it: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
     if changed := _changed_in_training(model, inputs):
         return f"training changes its {', '.join(changed)}, which only the loop can keep apart for each client"
     if not same:
-        return "it does not give the same bits in all places and companies, or draws random numbers of its own"
+        return "its results depend on which clients are trained together, or it draws its own random numbers"
     if group.drew and inputs.device.type != "cpu":
-        return None  # a GPU's dropout draws in one kernel, other numbers than ours
+        return None  # on a GPU, torch's dropout draws other numbers than ours, so the two cannot be compared
     with global_generators_kept([inputs.device] if inputs.device.type == "cuda" else []):
         by_the_loop = loop.train_alone(model, job, local, lr, task).clone()
     model.outside.reset()
@@ -115,12 +116,12 @@ def vectorisable(
     for part in (model.layout.part("all"), model.layout.buffers):
         close = (together - by_the_loop)[part].norm() <= 1e-3 * (by_the_loop - start)[part].norm()
         if not close:
-            return "a step together is not that of the loop; it may draw random numbers in a way of its own"
+            return "a vectorised step differs from that of the loop; the network may draw its own random numbers"
     return None
 
 
 def _changed_in_training(model: FlatModel, inputs: torch.Tensor) -> list[str]:
-    """Return what a forward pass changes of the network outside its vector."""
+    """Return the names of everything outside the flat vector that a forward pass of the network changes."""
     before = model.copy()
     model.outside.reset()
     model.module.train()
@@ -135,7 +136,7 @@ def _changed_in_training(model: FlatModel, inputs: torch.Tensor) -> list[str]:
 def _variants(
     model: FlatModel, job: TrainingJob, generator: torch.Generator, shorter: Collection[int]
 ) -> list[TrainingJob]:
-    """Return what may be asked of a job besides: a partner, contrasts, batches that are not full."""
+    """Return variants of the job that methods may use: with a partner, contrastive terms, or smaller batches."""
     others = torch.stack([_varied(job.start, generator) for _ in range(2)])
     (inputs, labels), *_ = job.batches
     return [

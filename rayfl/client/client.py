@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Client:
-    """What a function of one's own may look at and change of one client.
+    """One client, as a function given to `fed.map` can read and change it.
 
-    Vectors are models as flat arrays (size,), parameters first; see `layout`. What a function computes may depend on
-    nothing but this client, its arguments and `rng`: then it gives the same bits wherever the client happens to be.
+    Vectors are models as flat arrays (size,), parameters first; see `layout`. The result of a function must depend only
+    on this client, the function's arguments and `rng`: then it has the same bits on any worker.
     """
 
     def __init__(self, worker: "Worker", number: int, round: int, stream: int) -> None:
@@ -31,7 +31,7 @@ class Client:
 
     @property
     def rng(self) -> np.random.Generator:
-        """Random numbers of this client, round and call."""
+        """A random generator for this client, round and call."""
         if self._rng is None:
             keys = (self.round, self.number, self._stream)
             self._rng = generator(self._worker.config.seed, Purpose.MAP, *keys)
@@ -64,19 +64,19 @@ class Client:
 
     @property
     def initial(self) -> np.ndarray:
-        """The model that all clients begin with."""
+        """The model that all clients start from."""
         return self._worker.initial
 
     # -- data --------------------------------------------------------------------------------------------------------
 
     def samples(self, split: Literal["train", "validation"] = "train") -> tuple[torch.Tensor, torch.Tensor]:
-        """Return inputs, as networks see them, and labels, on this client's device. Test samples are for testing."""
+        """Return the inputs, as networks see them, and the labels, on this client's device; never test samples."""
         partition = self._worker.partition
         of = partition.train_of if split == "train" else partition.validation_of
-        return self._worker.samples(self.number, of(self.number))
+        return self._worker.samples(self.number, of(self.number), self.round)
 
     def public(self, samples: np.ndarray) -> torch.Tensor:
-        """Return public samples, which no client has, by their numbers, as networks see them."""
+        """Return public samples with these numbers, as networks see them; no client owns them."""
         return self._worker.dataset.batch(samples)[0].to(self.device)
 
     def label_counts(self) -> np.ndarray:
@@ -86,7 +86,7 @@ class Client:
     # -- models, and what else is kept -------------------------------------------------------------------------------
 
     def model(self, slot: str = MODEL) -> np.ndarray:
-        """Return a copy of the latest model of a slot; the initial one if there is none."""
+        """Return a copy of the client's latest model in a slot; the initial model if there is none."""
         return self._worker.model_of(slot, self.number).copy()
 
     def kept(self, name: str) -> np.ndarray | None:
@@ -95,7 +95,7 @@ class Client:
         return None if found is None else found.copy()
 
     def keep(self, name: str, vector: np.ndarray) -> None:
-        """Keep a vector, as long as a model or its parameters, from round to round; it is saved with checkpoints."""
+        """Keep a vector, as long as a model or its parameters, for later rounds; checkpoints save it."""
         size, parameters = self.layout.size, self.layout.parameters
         if vector.shape not in ((size,), (parameters,)):
             raise ValueError(f"a vector of shape {vector.shape} cannot be kept: it must be as long as a model, {size}")
@@ -108,7 +108,7 @@ class Client:
 
     @property
     def network(self) -> FlatModel:
-        """The network, which lends its architecture: whatever is in it now may be of another client."""
+        """The network. Use only its architecture: its current weights may be those of another client."""
         return self._worker.model
 
     def outputs(self, vectors: np.ndarray, inputs: torch.Tensor) -> np.ndarray:
@@ -120,13 +120,13 @@ class Client:
         return stacked_logits(self.network, self._tensor(vectors), inputs).softmax(2).cpu().numpy()
 
     def features(self, vectors: np.ndarray, inputs: torch.Tensor) -> np.ndarray:
-        """Return what the heads of models (K, size) get for samples, in eval mode (K, n, features)."""
+        """Return the inputs of the heads of models (K, size) for samples, in eval mode (K, n, features)."""
         return stacked_features(self.network, self._tensor(vectors), inputs).cpu().numpy()
 
     def losses(self, vectors: np.ndarray, beside: np.ndarray | None = None) -> np.ndarray:
         """Return the loss of models (K, size) on each training sample, in eval mode (K, n).
 
-        The outputs of a model `beside` (size,) are added to those of each (CAM, Eq. 2).
+        The outputs of the model `beside` (size,), if given, are added to those of each model (CAM, Eq. 2).
         """
         (inputs, labels), stack = self.samples(), self._tensor(vectors)
         added = None if beside is None else stacked_logits(self.network, self._tensor(beside), inputs)[0]

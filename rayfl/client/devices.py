@@ -1,21 +1,21 @@
-"""The device that a process computes on, and what is asked of it so that a run can be repeated."""
+"""Settings of the GPU that make runs repeatable."""
 
 import os
 
-#: cuBLAS gives the same sums each time only with a workspace of a fixed size, which it reads when CUDA starts.
+#: cuBLAS gives the same sums each time only with a workspace of fixed size; it reads this setting when CUDA starts.
 CUBLAS_WORKSPACE = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 def request_determinism() -> None:
-    """Ask for kernels that give the same bits each time, on GPUs; before CUDA starts.
+    """Request GPU kernels that give the same bits each time; call this before CUDA starts.
 
-    Operations that have no such kernel warn and go on, since a user's network may need them.
+    Operations without such a kernel only give a warning, because a user's network may need them.
     """
     os.environ.setdefault(*CUBLAS_WORKSPACE)
     import torch
 
     torch.use_deterministic_algorithms(True, warn_only=True)
-    # Nothing here reads what it has not written.
+    # No code here reads memory that it has not written.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False

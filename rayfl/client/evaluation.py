@@ -20,7 +20,7 @@ def score_together(
 ) -> list[tuple[float, ...]]:
     """Test one model on several clients' samples in shared passes; return each client's metrics, and its loss last.
 
-    `others` are flat vectors of models that answer together with it; see Task.combined.
+    `others` are flat vectors of models whose outputs are combined with those of `model`; see Task.combined.
     """
     inputs = torch.cat([x for x, _ in tests])
     labels = torch.cat([y for _, y in tests])

@@ -1,4 +1,4 @@
-"""The models that clients are handed, trained from, held near to, and tested with, as a method says it."""
+"""How a method says which models clients receive, start training from, stay close to, and are tested with."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +13,10 @@ MODEL = "model"
 
 @dataclass(frozen=True)
 class Models:
-    """Models handed to clients: a stack of flat vectors, and which of them each client gets.
+    """Models given to clients: a stack of flat vectors, and which of them each client gets.
 
-    `choice[i]` is the row for client i, -1 for none. `part` limits what is handed over (and what travels). Models that
-    the clients could make themselves, such as random ones, do not travel: `travels` is false.
+    `choice[i]` is the row for client i, -1 for none. Only `part` of the model is given (and travels). Set `travels` to
+    False for models that the clients could create themselves, such as random ones: they cause no traffic.
     """
 
     stack: np.ndarray
@@ -27,16 +27,17 @@ class Models:
 
 @dataclass(frozen=True)
 class Personal:
-    """The client's own latest model; the slot tells models of one client apart, where a method has several."""
+    """The client's own latest model; for methods with several models per client, `slot` says which."""
 
     slot: str = MODEL
 
 
 @dataclass(frozen=True)
 class Overlay:
-    """A part of the model handed to a client, `models.part`, laid over the client's own: shared and personal layers.
+    """The client's own model with one part (`models.part`) replaced by a given model: personal and shared layers.
 
-    Who has no model of its own gets the part over the initial one, who is handed none (-1) its own as it is.
+    A client without a model of its own uses the initial model instead. A client that is given no model (-1) uses its
+    own model unchanged.
     """
 
     models: Models
@@ -45,7 +46,7 @@ class Overlay:
 
 @dataclass(frozen=True)
 class Mixture:
-    """Several models per client whose outputs are put together: logits added, or probabilities averaged."""
+    """Several models per client whose outputs are combined: logits are added, or probabilities averaged."""
 
     parts: tuple[Models | Personal | Overlay, ...]
     combine: Combine
@@ -56,7 +57,7 @@ EvalModels = Models | Personal | Overlay | Mixture
 
 @dataclass(frozen=True)
 class Each:
-    """An array of which each client gets one row: `rows[i]` for client i, None if that is below 0."""
+    """An array of which each client gets one row: client i gets row `rows[i]`, or None if that is negative."""
 
     array: np.ndarray
     rows: np.ndarray
@@ -64,7 +65,7 @@ class Each:
 
 @dataclass(frozen=True)
 class Sent:
-    """Anything that clients need. `bytes` is its size; `new` clients receive it now, the others have it already."""
+    """Any value that clients need. `bytes` is its size; `new` clients receive it now, the others already have it."""
 
     value: Any
     bytes: int
@@ -72,5 +73,5 @@ class Sent:
 
 
 def everyone(model: np.ndarray, clients: int, part: Part = "all") -> Models:
-    """Hand the same model to every client."""
+    """Give the same model to every client."""
     return Models(model[None], np.zeros(clients, np.int32), part)

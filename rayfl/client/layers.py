@@ -1,13 +1,14 @@
-"""Several models of one network at once, written out layer by layer.
+"""Runs several models of one network at once, layer by layer.
 
-For networks that are a sequence of plain layers. `vmap` follows any other, but asks Python about each operation and
-leaves maps as the layers happen to give them. Here the maps of several models are those of one network whose channels
-lie side by side, last in memory: a convolution becomes one with groups, and pooling takes many numbers at once.
+This is for networks that are a sequence of plain layers. Other networks use `vmap`, which has to go through Python for
+each operation and cannot choose the memory layout of feature maps. Here, the feature maps of several models are stored
+as those of one network, with the channels of all models side by side and last in memory: a convolution becomes a
+grouped convolution, and pooling processes many numbers at once.
 
-Libraries may sum in another order when a call has another number of models. Where a model's numbers must not depend on
-how many others there are (`fixed`), every product, convolution and batch norm is a call for a block of models, whose
-size depends on the network's inputs alone. All other layers compute each number from one model's numbers only, and in
-the same way for any number of models.
+Libraries may sum in another order when a call has another number of models. With `fixed`, a model's results must not
+depend on the number of other models: every matrix product, convolution and batch norm is then called for a block of
+models whose size depends only on the network's inputs. All other layers compute each number from one model's numbers
+only, in the same way for any number of models.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,12 +21,12 @@ from torch.nn import functional as F
 from rayfl.client.layer_types import PLAIN
 from rayfl.models import FlatModel
 
-#: Rows start at multiples of so many numbers, 64 bytes.
+#: Rows start at multiples of this many float32 numbers (64 bytes).
 ALIGNED = 16
 
 
 def is_plain(module: nn.Module) -> bool:
-    """Tell whether a network is a sequence of layers that are known here.
+    """Return whether a network is a sequence of layers that this module knows.
 
     >>> is_plain(nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2)))
     True
@@ -43,21 +44,23 @@ def is_plain(module: nn.Module) -> bool:
 
 
 def block_size(module: nn.Module, inputs: torch.Size) -> int:
-    """Return how many models one call is for, by the network and the size of its inputs (samples, ...) alone.
+    """Return how many models one call computes; it depends only on the network and its input size (samples, ...).
 
-    More per call is faster, above all where maps are tiny; but as many are computed for a single client, too.
+    More models per call are faster, especially with tiny feature maps; but a single client then costs as much as a
+    whole block.
     """
     has_large_maps = any(isinstance(layer, nn.Conv2d) for layer in module.modules()) and inputs[-2:].numel() > 256
     return 2 if has_large_maps else 4
 
 
 class PlainLayers:
-    """A plain network for calls with rows of weights: (logits,), or with `features` what the head gets and the logits.
+    """A plain network, called with the weights of several models; returns their logits.
 
-    Weights are (models, *shape) each, by their names in the layout, inputs (models, samples, ...); inputs that all
-    models share are expanded, not repeated. Layers train or test as those of the network do at the time of the call;
-    `noise` draws what dropout then multiplies with, for all models. If the calls are to be of a `fixed` size, there
-    must be a multiple of `block_size` models, or one.
+    The result is a tuple (logits,) or, with `features`, (inputs of the head, logits). Weights are given by their names
+    in the layout, each (models, *shape), and inputs are (models, samples, ...); inputs that all models share are
+    expanded, not repeated. Layers are in training or eval mode as those of the network at the time of the call. `noise`
+    draws the factors for dropout, for all models. With `fixed`, the number of models must be one or a multiple of
+    `block_size`.
     """
 
     def __init__(
@@ -86,7 +89,7 @@ class PlainLayers:
         return (features, flow.rows()) if self._features else (flow.rows(),)
 
     def _run(self, layer: nn.Module, own: dict[str, torch.Tensor], flow: "_Flow") -> None:
-        """Let what flows through the layer, `own` its weights by the layer's names for them."""
+        """Run one layer on the flow; `own` has its weights by the layer's names for them."""
         if isinstance(layer, nn.Linear):
             flow.set_rows(_product(flow.rows(), own["weight"], own.get("bias"), flow.block))
         elif isinstance(layer, nn.Conv2d):
@@ -107,10 +110,10 @@ class PlainLayers:
 
 
 class _Flow:
-    """What goes from layer to layer: rows (models, samples, ...), or a list of maps, each of a few models.
+    """The numbers between two layers: rows (models, samples, ...), or a list of maps, each for a few models.
 
-    Maps are (samples, models x channels, height, width) with the channels last in memory; a model's channels may be
-    followed by some of zeros, which make it a whole number of vector registers.
+    Maps are (samples, models x channels, height, width) with the channels last in memory. A model's channels may be
+    followed by channels of zeros, which fill them up to a whole number of vector registers.
     """
 
     def __init__(self, rows: torch.Tensor, block: int) -> None:
@@ -122,12 +125,12 @@ class _Flow:
         if isinstance(self._numbers, list):
             each = [maps.unflatten(1, (self._together, -1)).transpose(0, 1) for maps in self._numbers]
             each = [rows[:, :, : -self._zeros] for rows in each] if self._zeros else each
-            # By `cat` for a single block too, so that gradients lie alike in memory for any number of them.
+            # `cat` even for a single block, so that gradients have the same memory layout for any number of blocks.
             self._numbers = torch.cat(each)
         return self._numbers
 
     def maps_of(self, together: int, with_zeros: bool = False) -> tuple[list[torch.Tensor], int]:
-        """Return maps of so many models each, and how many channels of zeros they have per model, if they may."""
+        """Return maps of `together` models each, and their channels of zeros per model (0 unless `with_zeros`)."""
         if isinstance(self._numbers, list) and self._zeros and not with_zeros:
             self.set_rows(self.rows())
         if isinstance(self._numbers, torch.Tensor):
@@ -142,7 +145,7 @@ class _Flow:
         return maps, self._zeros
 
     def shared_inputs(self) -> torch.Tensor | None:
-        """Return what all models see as maps of one, if they see the same."""
+        """Return the inputs as the maps of one model, if all models have the same inputs; else None."""
         rows = self._numbers
         if isinstance(rows, torch.Tensor) and len(rows) == self.block and rows.stride(0) == 0:
             return _side_by_side(rows[:1])
@@ -155,13 +158,13 @@ class _Flow:
         self._numbers, self._together, self._zeros = maps, together, zeros
 
     def pool(self, layer: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Pool maps of as many models as it happens to be."""
+        """Apply pooling to the maps, however many models each of them has."""
         if isinstance(self._numbers, torch.Tensor):
             self.set_maps(self.maps_of(self.block)[0], self.block)
         self.apply(layer)
 
     def apply(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Let a function that keeps zeros work on all numbers as they lie."""
+        """Apply a function that maps 0 to 0 to all numbers, in their current layout."""
         numbers = self._numbers
         self._numbers = [function(maps) for maps in numbers] if isinstance(numbers, list) else function(numbers)
 
@@ -169,14 +172,14 @@ class _Flow:
 def _side_by_side(rows: torch.Tensor) -> torch.Tensor:
     """Return rows as maps.
 
-    Not by `contiguous`: of a single channel or sample it may say that all is as it should be, while the layers after it
-    take it for maps of the other kind.
+    `contiguous` cannot be used here: with a single channel or sample it may change nothing, although the next layers
+    then treat the maps as having the other memory layout.
     """
     models, samples, channels, height, width = rows.shape
     if rows.requires_grad or channels >= 8:
         last = rows.permute(1, 3, 4, 0, 2).reshape(-1)
     else:
-        # The same, but faster: an operation for each channel goes through a whole image at once.
+        # The same result, but faster: one operation per channel copies whole images.
         last = rows.new_empty(samples, height, width, models, channels)
         for model in range(models):
             for channel in range(channels):
@@ -185,11 +188,12 @@ def _side_by_side(rows: torch.Tensor) -> torch.Tensor:
 
 
 def _convolve(layer: nn.Conv2d, own: dict[str, torch.Tensor], flow: _Flow) -> None:
-    """Convolve as one convolution in groups; on AVX2 as suits its kernels.
+    """Convolve all models as one grouped convolution; on AVX2, in the shapes that its kernels do fastest.
 
-    Milliseconds per model there, forwards and backwards, 32 images of 32 x 32 pixels, 5 x 5 to 6 channels. In groups of
-    3 input channels 3.9, since the gradient of the weights then has no kernel of its own; one model at a time 2.2, and
-    1.5 to 8 channels, of which two are zeros. The next one, from 6 or 8 to 16 channels in groups: 1.8, 1.5.
+    Measured on AVX2, milliseconds per model, forward and backward, 32 images of 32 x 32 pixels. A 5 x 5 convolution to
+    6 channels: 3.9 in groups of 3 input channels, because the weight gradient then has no optimised kernel; 2.2 with
+    one model at a time; 1.5 to 8 channels of which two are zeros. The next convolution, to 16 channels in groups: 1.8
+    from 6 channels, 1.5 from 8.
     """
     weight, bias = own["weight"], own.get("bias")
 
@@ -206,7 +210,7 @@ def _convolve(layer: nn.Conv2d, own: dict[str, torch.Tensor], flow: _Flow) -> No
     maps, zeros_in = flow.maps_of(together, with_zeros=layer.groups == 1)
     zeros_out = -layer.out_channels % 8 if avx2 and layer.out_channels % 8 >= 5 else 0
     weights, biases = weight.split(together), [None] * len(maps) if bias is None else bias.split(together)
-    if zeros_in or zeros_out:  # for each block by itself, so that none begins in the middle of a cache line
+    if zeros_in or zeros_out:  # pad each block separately, so that none begins in the middle of a cache line
         weights = [F.pad(rows, (0, 0, 0, 0, 0, zeros_in, 0, zeros_out)) for rows in weights]
         biases = [None if rows is None else F.pad(rows, (0, zeros_out)) for rows in biases]
     filters = [rows.flatten(0, 1) for rows in weights]
@@ -216,10 +220,10 @@ def _convolve(layer: nn.Conv2d, own: dict[str, torch.Tensor], flow: _Flow) -> No
 
 
 def _normalise(layer: nn.BatchNorm2d, own: dict[str, torch.Tensor], flow: _Flow) -> None:
-    """Batch norm of a block's channels, if those of each model lie alike in vector registers; else of each model's."""
+    """Batch norm for a whole block, if each model's channels fill whole vector registers; else model by model."""
     together = flow.block if layer.num_features % ALIGNED == 0 else 1
     by_model = {name: iter(tensor.split(together)) for name, tensor in own.items()}
-    written = ("running_mean", "running_var") if layer.training else ()  # through a view, then
+    written = ("running_mean", "running_var") if layer.training else ()  # updated in place: must be views
 
     def norm(maps: torch.Tensor) -> torch.Tensor:
         each = {name: next(rows) for name, rows in by_model.items()}
@@ -232,7 +236,7 @@ def _normalise(layer: nn.BatchNorm2d, own: dict[str, torch.Tensor], flow: _Flow)
 
 
 def _product(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, block: int) -> torch.Tensor:
-    """A linear layer for each model, of shapes that make the bits independent of its place; see `aligned`."""
+    """A linear layer for each model, padded so that a model's bits do not depend on its place; see `aligned`."""
     samples, outputs = rows.shape[1:-1], weight.shape[1]
     flat, weight, bias = aligned(rows.flatten(1, -2), weight, bias)
     factors = zip(flat.split(block), weight.transpose(1, 2).split(block), strict=True)
@@ -248,10 +252,11 @@ def _product(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 def aligned(
     inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """Return what F.linear takes, with zeros added where the bits would depend on the row; more outputs then.
+    """Return the arguments of F.linear, padded with zeros where a result's bits would depend on its row.
 
-    MKL sums in another order for operands at other addresses (modulo 16 bytes on the CPU at hand). In stacks of
-    inputs, outputs and their gradients, all rows begin equally only if their sizes are multiples of that.
+    Padding may add outputs. It is needed because MKL's order of summation depends on the operands' addresses (modulo 16
+    bytes on the CPU where this was measured). In stacks of inputs, outputs and gradients, all rows are aligned equally
+    only if their sizes are multiples of that.
     """
     outputs, features = weight.shape[-2:]
     samples = inputs.shape[-2]
@@ -265,20 +270,20 @@ def aligned(
 
 
 def _leaves(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """Yield the layers in the order of their calls, as often as they are called."""
+    """Yield the layers in the order of their calls; a layer that is called twice comes twice."""
     if type(module) is not nn.Sequential:
         yield path, module
         return
-    for name, child in module._modules.items():  # named_children leaves out what comes again
+    for name, child in module._modules.items():  # named_children would leave out repeated modules
         assert child is not None
         yield from _leaves(child, f"{path}.{name}" if path else name)
 
 
 def _pooled_first(leaves: list[tuple[str, nn.Module]]) -> list[tuple[str, nn.Module]]:
-    """Put max pooling before a ReLU that it follows.
+    """Swap each ReLU with the max pooling that directly follows it.
 
-    That leaves a fraction of the numbers to the ReLU and changes nothing: it keeps their order, and where the greatest
-    is not above 0 no gradient passes either way.
+    The ReLU then has fewer numbers to process, and the result is the same: a ReLU keeps the order of numbers, and where
+    the largest is not above 0, no gradient passes in either order.
     """
     turned = list(leaves)
     for at, (first, second) in enumerate(pairwise(leaves)):

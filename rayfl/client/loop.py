@@ -1,4 +1,4 @@
-"""The loop trainer: one client after the other, all arithmetic outside the network on one flat vector."""
+"""The loop trainer: one client after the other; all arithmetic outside the network is done on one flat vector."""
 
 from collections.abc import Iterable, Sequence
 
@@ -17,7 +17,7 @@ from rayfl.randomness import seed_globals
 def train_alone(
     model: FlatModel, job: TrainingJob, local: LocalConfig, lr: float, task: Task = CLASSIFICATION
 ) -> torch.Tensor:
-    """Return the job's trained vector (size,), the buffers included; it is `model`'s own, until the next call.
+    """Return the job's trained vector (size,), buffers included. It is `model.vector`, which the next call overwrites.
 
     Seeds the global generators, so wrap calls in `global_generators_kept`.
     """
@@ -25,7 +25,7 @@ def train_alone(
     model.load(job.start)
     if model.outside.has_own_code:
         seed_globals(job.seed)
-    else:  # Not torch.manual_seed: it looks for every kind of device there may be, longer than a small step takes.
+    else:  # Not torch.manual_seed: it checks for every type of device, which takes longer than a small step.
         torch.default_generator.manual_seed(job.seed)
     if model.vector.device.type == "cuda":
         torch.cuda.manual_seed(job.seed)
@@ -55,11 +55,11 @@ def train(
     task: Task = CLASSIFICATION,
     trained: Sequence[slice] | None = None,
 ) -> None:
-    """Train `model`, in place: the task's loss plus the terms.
+    """Train `model` in place, on the task's loss plus the terms.
 
-    Terms that move the model do it after the gradient is known and before the step is taken. With a partner, the loss
-    is that of both models' added outputs. Momentum goes on from `velocity`, in place, or else from rest. Of the
-    parameters, only the slices `trained` change, by default all.
+    Terms that move the model do so after the gradient is computed and before the optimiser step. With a partner, the
+    loss is computed on the sum of both models' outputs. Momentum continues from `velocity`, which is updated in place;
+    without it, momentum starts at zero. Only the parameters in the slices `trained` change, by default all.
     """
     parameters = model.vector[: model.layout.parameters]
     gradient = model.gradient
@@ -92,7 +92,7 @@ def train(
 def clip(pieces: Sequence[torch.Tensor], length: float) -> None:
     """Scale one client's gradient, given in pieces, down in place to at most this length."""
     norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(piece) for piece in pieces]))
-    factor = (length / norm).clamp(max=1.0)  # of a gradient of zeros: infinity, clamped
+    factor = (length / norm).clamp(max=1.0)  # for a gradient of zeros: infinity, clamped to 1
     for piece in pieces:
         piece.mul_(factor)
 
@@ -105,7 +105,7 @@ def _loss(
     terms: Sequence[BoundRows],
     task: Task,
 ) -> torch.Tensor:
-    """Return what goes through autograd."""
+    """Return the loss that autograd differentiates."""
     found = {}
     if any(rows.term.on == "features" for rows in terms):
         found["features"], outputs = model.features(inputs)

@@ -1,4 +1,4 @@
-"""How much memory of a GPU training will take: an estimate, made before any GPU is touched."""
+"""How much GPU memory training will take: an estimate, made before any GPU is used."""
 
 from dataclasses import dataclass
 
@@ -9,20 +9,20 @@ from rayfl.client.passes import CHUNK
 from rayfl.client.vectorised import DENSE_GROUP, GROUP
 from rayfl.models import FlatModel
 
-#: What a process takes of a GPU before it has computed anything: CUDA's context and the libraries' workspaces.
+#: GPU memory of a process before it computes anything: CUDA's context and the workspaces of libraries.
 CONTEXT = 500 * 2**20
 
 
 @dataclass(frozen=True)
 class GpuMemory:
-    """What one actor takes, in bytes: training, or testing if that takes more, and the process itself."""
+    """Bytes that one actor needs for training or testing, whichever is more; CONTEXT comes on top of it."""
 
     computing: int
     actors_per_gpu: int
 
     @property
     def per_gpu(self) -> int:
-        """What all actors on one GPU take."""
+        """Bytes that all actors on one GPU need."""
         return self.actors_per_gpu * (CONTEXT + self.computing)
 
     def __str__(self) -> str:
@@ -35,28 +35,28 @@ class GpuMemory:
 def gpu_memory(
     model: FlatModel, sample: torch.Tensor, batch: int, momentum: bool, together: bool, actors_per_gpu: int
 ) -> GpuMemory:
-    """Estimate from the sizes of the network's maps; `sample` is a batch of one.
+    """Estimate the memory from the sizes of the network's feature maps; `sample` is a batch of one.
 
-    Training holds every map of a batch and its gradient, and a few vectors per client; testing holds two maps of CHUNK
-    samples. Workspaces of convolutions, which may be larger than the maps, are in CONTEXT.
+    Training holds every feature map of a batch with its gradient, and a few vectors per client; testing holds two maps
+    of CHUNK samples. Workspaces of convolutions, which may be larger than the maps, are counted in CONTEXT.
     """
     with model.outside.fresh():
         sizes = _map_bytes(model.module, sample)
     clients = 1
     if together:
         clients = DENSE_GROUP if all(isinstance(m, nn.Linear) for m in _weighted(model.module)) else GROUP
-    vectors = 4 + momentum  # weights, gradient, where it began, what pulls it
+    vectors = 4 + momentum  # weights, gradient, initial weights, proximal target
     training = clients * (2 * batch * sum(sizes) + vectors * model.vector.nbytes)
     testing = 2 * CHUNK * max(sizes, default=0) + 2 * model.vector.nbytes
     return GpuMemory(max(training, testing), actors_per_gpu)
 
 
 def _map_bytes(module: nn.Module, sample: torch.Tensor) -> list[int]:
-    """Return the bytes of what each layer gives for one sample, and of the sample itself."""
+    """Return the bytes of each layer's output for one sample, and of the sample itself."""
     sizes = [sample.nbytes]
 
     def note(_: nn.Module, __: object, output: object) -> None:
-        first = output[0] if isinstance(output, tuple) else output  # an LSTM gives its state too
+        first = output[0] if isinstance(output, tuple) else output  # an LSTM returns its state too
         if isinstance(first, torch.Tensor):
             sizes.append(first.nbytes)
 

@@ -1,10 +1,11 @@
-"""What may stand in a client's objective besides the task's loss: terms, each one class for both trainers.
+"""Terms that a client's objective can have in addition to the task's loss. One class serves both trainers.
 
-A method makes a term with the models that clients are handed, and gives it to `fed.train`. The arithmetic is written
-for rows, one client each; the loop has one row. A term of one's own is a subclass that says what it is `on`:
+A method creates a term with the models that clients receive, and passes it to `fed.train`. The arithmetic is written
+for rows, one per client; the loop trainer has one row. To write your own term, write a subclass that says what the term
+is `on`:
 
 - parameters: `add_gradient` adds its gradient in closed form,
-- features (before the head) or outputs: `losses` gives a loss per sample, which goes through autograd.
+- features (before the head) or outputs: `losses` returns a loss per sample, which autograd differentiates.
 
 Models in a term are fixed: they get no gradient, and run in eval mode even while the client trains.
 """
@@ -18,28 +19,28 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from rayfl.client.handed import Models, Personal
 
 if TYPE_CHECKING:
-    from torch import Tensor  # methods are imported where there is no torch yet: it takes seconds
+    from torch import Tensor  # importing torch takes seconds, and methods must be quick to import
 
 
 @dataclass(frozen=True)
 class Term(ABC):
-    """A term of the objective. Where it comes to clients, `models` is None: each method gets their rows of it.
+    """A term of the objective. On workers the field `models` is None: the functions below get the models as arguments.
 
-    `models[k]` (rows, n) has, in each row, the k-th model that this client was handed: there is one, or with
-    `all_models` those of the whole stack, of which the client's own is number `own[row]`.
+    Their argument `models[k]` (rows, n) has, in each row, the k-th model that this client was given. There is one model
+    per client, or with `all_models` the whole stack, in which the client's own model is number `own[row]`.
     """
 
     models: Models | Personal | None
 
     on: ClassVar[Literal["parameters", "features", "outputs"]] = "parameters"
-    #: Whether a client is handed all models of the stack.
+    #: Whether a client is given all models of the stack.
     all_models: ClassVar[bool] = False
-    #: Whether the term is a sum over numbers, so that it can be computed piece by piece.
+    #: Whether the term is a sum over parameters, so that it can be computed piece by piece.
     separable: ClassVar[bool] = True
 
     @property
     def counts(self) -> bool:
-        """Whether the term does anything; one that does not is left out, and its models do not travel."""
+        """Whether the term has any effect; if not, it is left out, and its models do not travel."""
         return True
 
     @property
@@ -48,31 +49,32 @@ class Term(ABC):
         return False
 
     def kept(self, vectors: "Tensor") -> "Tensor":
-        """Return what is kept of the models (K, n) that a client was handed, as long as it trains."""
+        """Return the form in which the models (K, n) given to a client are held during its training."""
         return vectors
 
     def add_gradient(self, parameters: "Tensor", gradient: "Tensor", models: "Sequence[Tensor]", own: "Tensor") -> None:
-        """Add the term's gradient, in place; all are (rows, n), over the part that the models were handed for."""
+        """Add the term's gradient, in place; all arrays are (rows, n) and cover only the part of the given models."""
         raise NotImplementedError(f"{type(self).__name__} is on {self.on}, and has no add_gradient")
 
     def move(self, parameters: "Tensor", models: "Sequence[Tensor]", own: "Tensor") -> None:
-        """Move the parameters, in place, once the gradient is known and before the step."""
+        """Move the parameters in place, after the gradient is computed and before the optimiser step."""
         raise NotImplementedError(f"{type(self).__name__} moves the parameters, and has no move")
 
     def losses(self, numbers: "Tensor", fixed: "Sequence[Tensor]", own: "Tensor") -> "Tensor":
         """Return the term for each sample (rows, samples).
 
-        `numbers` (rows, samples, n) are the features or outputs of the trained models, `fixed[k]` those of the k-th.
+        `numbers` (rows, samples, n) are the features or outputs of the trained models, `fixed[k]` those of the k-th
+        fixed model.
         """
         raise NotImplementedError(f"{type(self).__name__} is on {self.on}, and has no losses")
 
 
 @dataclass(frozen=True)
 class Proximal(Term):
-    """strength/2 * ||w - W||^2, W being the model that a client is handed, over the part that is handed over.
+    """strength/2 * ||w - W||^2, where W is the model that a client is given, over the part that is given.
 
-    With `per_step` it is no term of the objective: each step leaves (1 - strength) w + strength * W, besides what the
-    optimiser does, whatever the learning rate and the momentum are (thesis Eq. 7.13).
+    With `per_step` it is not a term of the objective: instead, each step also replaces w by (1 - strength) w +
+    strength * W, whatever the learning rate and the momentum are (thesis Eq. 7.13).
     """
 
     strength: float
@@ -85,7 +87,7 @@ class Proximal(Term):
 
     @property
     def moves(self) -> bool:
-        """Whether each step goes a share of the way."""
+        """Whether each step moves the parameters a fraction of the way to W."""
         return self.per_step
 
     def add_gradient(self, parameters: "Tensor", gradient: "Tensor", models: "Sequence[Tensor]", own: "Tensor") -> None:
@@ -94,13 +96,13 @@ class Proximal(Term):
         gradient.sub_(models[0], alpha=self.strength)
 
     def move(self, parameters: "Tensor", models: "Sequence[Tensor]", own: "Tensor") -> None:
-        """Go `strength` of the way to W."""
+        """Move the fraction `strength` of the way to W."""
         parameters.mul_(1 - self.strength).add_(models[0], alpha=self.strength)
 
 
 @dataclass(frozen=True)
 class Linear(Term):
-    """weight * <v, w>, v being the vector that a client is handed or keeps: control variates, dual variables."""
+    """weight * <v, w>, where v is a vector that the client is given or keeps: control variates, dual variables."""
 
     weight: float = 1.0
 
@@ -116,7 +118,7 @@ class Linear(Term):
 
 @dataclass(frozen=True)
 class _Contrast(Term):
-    """Near its own cluster's model, far from the others."""
+    """A contrastive term: close to the client's own cluster model, far from the other clusters' models."""
 
     temperature: float
     weight: float
@@ -136,21 +138,21 @@ class _Contrast(Term):
 
 @dataclass(frozen=True)
 class ParameterContrast(_Contrast):
-    """weight times minus the log of Eq. 4.3 of the thesis (CON-para).
+    """-weight * log of Eq. 4.3 of the thesis (CON-para).
 
-    sim is the cosine between one part of the trained parameters and that part of each of K fixed cluster models. Where
-    one of the two is zero there is no angle: sim is 0, without a gradient.
+    sim is the cosine between one part of the trained parameters and the same part of each of K fixed cluster models. If
+    either is a zero vector, the angle is undefined: sim is then 0, without a gradient.
     """
 
     def kept(self, vectors: "Tensor") -> "Tensor":
-        """Return the models at unit length."""
+        """Return the models scaled to length 1."""
         return vectors * inverse_norm(vectors)[:, None]
 
     def add_gradient(self, parameters: "Tensor", gradient: "Tensor", models: "Sequence[Tensor]", own: "Tensor") -> None:
         """Add the term's gradient.
 
-        With u_k the cluster models at unit length, s_k = <u_k, w> / ||w|| and g_k the term's derivative by s_k, it is
-        (sum_k g_k u_k - (sum_k g_k s_k) w / ||w||) / ||w||.
+        Let u_k be the cluster models scaled to length 1, s_k = <u_k, w> / ||w||, and g_k the term's derivative with
+        respect to s_k. Then the gradient is (sum_k g_k u_k - (sum_k g_k s_k) w / ||w||) / ||w||.
         """
         import torch
         from torch.nn.functional import one_hot
@@ -166,16 +168,16 @@ class ParameterContrast(_Contrast):
 
 @dataclass(frozen=True)
 class FeatureContrast(_Contrast):
-    """weight times minus the log of Eq. 4.4 of the thesis (CON-rep), averaged over the batch.
+    """-weight * log of Eq. 4.4 of the thesis (CON-rep), averaged over the batch.
 
-    sim is the cosine between the features before the head, for each sample: the trained model's, through which the
-    gradient flows, and those of K fixed cluster models. Zero features have sim 0, no gradient.
+    sim is, for each sample, the cosine between the features (before the head) of the trained model, through which the
+    gradient flows, and those of each of K fixed cluster models. For zero features, sim is 0, without a gradient.
     """
 
     on = "features"
 
     def losses(self, numbers: "Tensor", fixed: "Sequence[Tensor]", own: "Tensor") -> "Tensor":
-        """Return minus the log of the share of one's own cluster."""
+        """Return minus the log of the softmax value of the client's own cluster."""
         import torch
         from torch.nn.functional import cross_entropy
 
@@ -187,7 +189,7 @@ class FeatureContrast(_Contrast):
 
 
 def inverse_norm(vectors: "Tensor") -> "Tensor":
-    """Return 1 / ||v|| over the last dimension, and 0 for a zero vector, whose gradient is then 0 and not NaN."""
+    """Return 1 / ||v|| over the last dimension; 0 for a zero vector, so that its gradient is 0 and not NaN."""
     import torch
 
     norm = torch.linalg.vector_norm(vectors, dim=-1)

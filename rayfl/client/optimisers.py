@@ -1,7 +1,7 @@
-"""Optimisers on flat vectors: (P,) of one client, or a row (rows, P) for each of several.
+"""Optimisers on flat vectors: (P,) for one client, or (rows, P) for several clients.
 
-An optimiser says in which direction a step goes; the trainer moves the parameters by lr times that, against it.
-`local.optimizer` names one of `OPTIMISERS` or a class of one's own. Weight decay is as in torch: sgd and adam add it to
+An optimiser computes a direction; the trainer then subtracts lr times this direction from the parameters.
+`local.optimizer` names one of `OPTIMISERS` or your own class. Weight decay is as in torch: sgd and adam add it to
 the gradient, adamw to the step.
 """
 
@@ -14,23 +14,23 @@ from rayfl.config import LocalConfig
 from rayfl.errors import InputError, closest, shown
 from rayfl.own_code import import_module_of, reason
 
-#: What an optimiser keeps between two steps, by name: vectors like the parameters, and numbers (rows, 1) of each row.
+#: What an optimiser keeps between two steps, by name: vectors like the parameters, or one number per row (rows, 1).
 State = dict[str, torch.Tensor]
 
 
 class Optimiser(ABC):
-    """What happens to gradients. Everything that it keeps is in its state, so that one object serves all clients."""
+    """Turns gradients into steps. All it remembers is in the state, so that one object serves all clients."""
 
     def __init__(self, weight_decay: float = 0.0) -> None:
         self.weight_decay = weight_decay
 
     @abstractmethod
     def init(self, parameters: torch.Tensor) -> State:
-        """Return the state at rest, of the shape of these parameters: tensors of zeros, which the trainer clears."""
+        """Return the initial state for parameters of this shape: tensors of zeros, which the trainer resets to zero."""
 
     @abstractmethod
     def step(self, parameters: torch.Tensor, gradient: torch.Tensor, state: State) -> torch.Tensor:
-        """Return the direction of a step; the gradient and the state may be changed in place."""
+        """Return the direction of a step; may change the gradient and the state in place."""
 
 
 class SGD(Optimiser):
@@ -41,7 +41,7 @@ class SGD(Optimiser):
         self.momentum = momentum
 
     def init(self, parameters: torch.Tensor) -> State:
-        """Return the velocity at rest, if there is momentum."""
+        """Return a velocity of zeros, if there is momentum."""
         return {"velocity": torch.zeros_like(parameters)} if self.momentum else {}
 
     def step(self, parameters: torch.Tensor, gradient: torch.Tensor, state: State) -> torch.Tensor:
@@ -72,7 +72,7 @@ class Adam(Optimiser):
         }
 
     def step(self, parameters: torch.Tensor, gradient: torch.Tensor, state: State) -> torch.Tensor:
-        """Return the corrected mean over the root of the corrected square."""
+        """Return the corrected mean divided by the root of the corrected mean square."""
         if self.weight_decay:
             gradient.add_(parameters, alpha=self.weight_decay)
         return self._direction(gradient, state)
@@ -89,7 +89,7 @@ class AdamW(Adam):
     """Adam whose weight decay does not go through the running means."""
 
     def step(self, parameters: torch.Tensor, gradient: torch.Tensor, state: State) -> torch.Tensor:
-        """Return Adam's direction and the share of the parameters that decays."""
+        """Return Adam's direction plus the weight decay."""
         direction = self._direction(gradient, state)
         return direction.add_(parameters, alpha=self.weight_decay) if self.weight_decay else direction
 
@@ -100,7 +100,7 @@ OPTIMISERS: dict[str, type[Optimiser]] = {"sgd": SGD, "adam": Adam, "adamw": Ada
 def optimiser_of(local: LocalConfig) -> Optimiser:
     """Return the optimiser that the config names, with its options."""
     name = local.optimizer
-    if name == "sgd" and not local.optimizer_options:  # quickly: the loop asks for each client
+    if name == "sgd" and not local.optimizer_options:  # a short cut, since the loop calls this for each client
         return SGD(local.weight_decay, local.momentum)
     kind = OPTIMISERS.get(name) if ":" not in name else _own_optimiser(name)
     if kind is None:

@@ -1,4 +1,4 @@
-"""What the server asks of a worker, as data that travels: models by their place in what was shared, not themselves."""
+"""What the server asks a worker to do, as data. Models are named by their place in the shared stacks, not included."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from rayfl.models import Part
 
 @dataclass(frozen=True)
 class HandedRows:
-    """Models handed to the clients of an order: which of the shared stacks, and which row for each client."""
+    """Models given to the clients of an order: which of the shared stacks, and which row for each client."""
 
     stack: int
     rows: np.ndarray
@@ -29,16 +29,16 @@ class TrainOrder:
     slot: str = "model"
     stream: int = 0
     keep: bool = False
-    part: Part = "all"  # what of the network is trained
-    momentum: str | None = None  # the slot of the momentum that clients keep; None: they begin from rest
+    part: Part = "all"  # the part of the network that is trained
+    momentum: str | None = None  # the slot in which clients keep their momentum; None: it starts at zero
     start: HandedRows | None = None
-    terms: list[tuple[Term, HandedRows | str]] = field(default_factory=list)  # without models, and where these are
+    terms: list[tuple[Term, HandedRows | str]] = field(default_factory=list)  # terms, and where their models are
     partner: HandedRows | str | None = None
 
 
 @dataclass(frozen=True)
 class MapOrder:
-    """See Federation.map. Of each shared array, clients get all, or the rows that are named here for each of them."""
+    """See Federation.map. A client gets the whole of each shared array, or only its row of it if `rows` names one."""
 
     round: int
     clients: np.ndarray
@@ -49,12 +49,12 @@ class MapOrder:
 
     @property
     def name(self) -> str:
-        """What the function is called."""
+        """The name of the function."""
         return getattr(self.function, "__qualname__", type(self.function).__name__)
 
 
-#: Where a worker finds a model to test: a row of the stack (-1: the initial model), a client's slot, or both: a part of
-#: the row is laid over what is in the slot (None: over the initial model).
+#: Where a worker finds a model to test: a row of the stack (-1: the initial model), a client's slot, or both: then a
+#: part of the model in the slot (None: of the initial model) is replaced by that part of the row.
 Source = int | str | tuple[int, str | None]
 
 #: A source for each model of a mixture, and the clients that are tested with them.
@@ -63,9 +63,10 @@ Task = tuple[tuple[Source, ...], np.ndarray]
 
 @dataclass(frozen=True)
 class EvaluateOrder:
-    """See Federation.evaluate. `laid` names, for each model of the mixture, the part that is laid over another."""
+    """See Federation.evaluate. For each model of the mixture, `laid` names the part that replaces that of another."""
 
     tasks: list[Task]
     combine: Combine
     laid: tuple[Part, ...]
     split: Split = "test"
+    round: int = 0  # clients may see their samples otherwise from some round on

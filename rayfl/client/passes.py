@@ -1,10 +1,10 @@
-"""How testing is cut into forward passes. Plain arrays: the server plans with it, without torch."""
+"""How testing is divided into forward passes. Uses plain arrays, because the server plans with it and has no torch."""
 
 from typing import Literal
 
 import numpy as np
 
-#: Samples per forward pass. Part of the bits: a network's output for a sample may depend on the batch around it.
+#: Samples per forward pass. Changing it may change bits: a network's output for a sample may depend on its batch.
 CHUNK = 512
 
 Combine = Literal["logits", "probabilities"]
@@ -14,9 +14,9 @@ Split = Literal["test", "validation"]
 
 
 def plan_groups(choice: np.ndarray, sizes: np.ndarray) -> list[tuple[int, np.ndarray]]:
-    """Cut clients into groups that are tested in one pass: (model, positions) with about CHUNK samples each.
+    """Divide clients into groups that are tested in one pass: (model, positions) with about CHUNK samples each.
 
-    The cut depends on nothing but its arguments, so it is the same for any number of actors.
+    The result depends only on the arguments, so it is the same for any number of actors.
 
     >>> [(k, g.tolist()) for k, g in plan_groups(np.array([0, 1, 0]), np.array([300, 300, 300]))]
     [(0, [0, 2]), (1, [1])]

@@ -1,6 +1,6 @@
-"""How the learning rate goes from round to round: a factor for each round, counted from 1.
+"""How the learning rate changes from round to round: a factor for each round, counted from 1.
 
-`local.schedule` names one of `SCHEDULES` or a function of one's own that takes the round and `local.schedule_options`.
+`local.schedule` names one of `SCHEDULES` or your own function, which takes the round and `local.schedule_options`.
 """
 
 import inspect
@@ -41,7 +41,7 @@ def cosine(round: int, over: int, least: float = 0.0) -> float:
 
 
 def step(round: int, every: int = 30, factor: float = 0.1) -> float:
-    """Multiply by `factor` after every so many rounds.
+    """Multiply by `factor` after every `every` rounds.
 
     >>> [step(r, every=2, factor=0.5) for r in (1, 2, 3, 5)]
     [1.0, 1.0, 0.5, 0.25]
@@ -58,9 +58,9 @@ SCHEDULES: dict[str, Callable[..., float]] = {
 
 
 def settled_schedule(local: LocalConfig, rounds: int) -> LocalConfig:
-    """Return the config with the options of its schedule that depend on the run, so that they are saved with it.
+    """Return the config with those options of its schedule filled in that depend on the run, so that they are saved.
 
-    A cosine over all rounds must not become another one when the run is given more of them.
+    A cosine over all rounds must not change when the run is resumed with more rounds.
     """
     if local.schedule == "cosine" and "over" not in local.schedule_options:
         return local.model_copy(update={"schedule_options": {**local.schedule_options, "over": rounds}})
@@ -78,7 +78,7 @@ def learning_rate(local: LocalConfig, round: int) -> float:
 
 
 def check_schedule(local: LocalConfig) -> None:
-    """Refuse a schedule that is not there, or options that it does not take."""
+    """Refuse a schedule that does not exist, or options that it does not take."""
     schedule = _schedule(local)
     known = list(inspect.signature(schedule).parameters)[1:]
     for option, value in local.schedule_options.items():

@@ -1,7 +1,7 @@
 """Fixed models, given as flat vectors, on one data set: their logits, features, losses and predictions in eval mode.
 
-The given FlatModel lends its architecture only: its vector, gradient and batch norm statistics are neither read nor
-changed, and its mode (training or eval) is afterwards what it was. Training is in `loop`, scores are in `evaluation`.
+Only the architecture of the given FlatModel is used: its vector, gradient and batch norm statistics are neither read
+nor changed, and its mode (training or eval) is restored. Training is in `loop`, scores are in `evaluation`.
 """
 
 from collections.abc import Iterator
@@ -18,28 +18,28 @@ from rayfl.client.task import CLASSIFICATION, Task
 from rayfl.models import FlatModel
 from rayfl.models.flat import by_name
 
-#: Models times samples in one pass of several models, the most; part of the bits too.
+#: The maximum of models times samples in one pass of several models. Changing it may change bits.
 ROWS = 4096
 
-#: Samples in such a pass through a network with maps, whose numbers would not fit the caches otherwise.
+#: Samples in such a pass through a network with feature maps: more would not fit the caches.
 _PART = 128
 
-#: Into how many rows the samples of a single model are folded, where it has maps: convolutions of few channels fill a
-#: CPU's vectors badly, in groups they do it better. Milliseconds for 512 samples, one thread, 1 / 4 rows: digits_cnn
-#: 2.3 / 1.3, thesis_cifar10 25 / 19, thesis_fashion_mnist 41 / 36, fedac_cnn 205 / 209.
+#: Into how many rows the samples of a single model with feature maps are folded. Convolutions with few channels use a
+#: CPU's vector registers badly; grouped convolutions use them better. Milliseconds for 512 samples, one thread, 1 / 4
+#: rows: digits_cnn 2.3 / 1.3, thesis_cifar10 25 / 19, thesis_fashion_mnist 41 / 36, fedac_cnn 205 / 209.
 _FOLDS = 4
 
 
 def stacked_logits(model: FlatModel, stack: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
     """Return the logits (K, n, classes) of K models, `stack` (K, size), for n samples.
 
-    The result depends on `stack` and `inputs` alone; row k, in the last bits, on how many models there are too.
+    The result depends only on `stack` and `inputs`; the last bits of row k may depend on the number of models.
     """
     return _outputs(model, False, stack, inputs)
 
 
 def stacked_features(model: FlatModel, stack: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
-    """Return what the head of each of K models gets for n samples, (K, n, features); see `stacked_logits`."""
+    """Return the inputs of each of K models' heads for n samples, (K, n, features); see `stacked_logits`."""
     return _outputs(model, True, stack, inputs)
 
 
@@ -54,8 +54,8 @@ def sample_losses(
 ) -> torch.Tensor:
     """Return the loss of K models on each of n samples, (K, n) in float64.
 
-    `partner_logits` (n, classes) are added to the logits of every model (CAM, Eq. 2). For the same numbers wherever a
-    client is placed, pass one client's whole data set and the whole stack.
+    `partner_logits` (n, classes) are added to the logits of every model (CAM, Eq. 2). Pass one client's whole data set
+    and the whole stack: then the result does not depend on the worker on which the client is.
     """
     losses = []
     for models in stack.split(_models_at_once(model, len(inputs))):
@@ -95,13 +95,13 @@ def _plain_outputs(model: FlatModel, features: bool, stack: torch.Tensor, inputs
 
 
 def _folded(samples: torch.Tensor) -> torch.Tensor:
-    """Cut samples into _FOLDS rows, the last filled up with any of them."""
+    """Divide samples into _FOLDS rows; the last row is filled up with repeated samples."""
     rows = -(-len(samples) // _FOLDS)
     return samples[torch.arange(_FOLDS * rows, device=samples.device) % len(samples)].unflatten(0, (_FOLDS, rows))
 
 
 def _other_outputs(model: FlatModel, features: bool, stack: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
-    """Run any other network, by `vmap` or with one row after the other."""
+    """Run any other network, with `vmap` or one row after the other."""
     network, parts = model.network(features), inputs.split(CHUNK)
 
     def run(vector: torch.Tensor, part: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,7 @@
-"""What clients hold between and within rounds, where they live: in memory up to a budget, then in mapped files.
+"""The models that the clients of a worker hold, within and between rounds: in memory up to a budget, then in files.
 
-Knows vectors and client numbers, not what they mean. The worker trains into it; a checkpoint takes states out and
-puts them back.
+This module handles vectors and client numbers only, not their meaning. The worker stores trained models here;
+checkpoints read states out and put them back.
 """
 
 import mmap
@@ -18,17 +18,17 @@ _SEGMENT_BYTES = 64 * 2**20
 
 @dataclass(frozen=True)
 class ClientState:
-    """One client's state: its latest model in each slot, and in which slots it holds on to it between rounds."""
+    """One client's state: its latest model in each slot, and the slots whose models it keeps between rounds."""
 
     models: dict[str, np.ndarray]
     kept: frozenset[str]
 
 
 class ClientStates:
-    """The states of all clients that live on one worker.
+    """The states of all clients on one worker.
 
-    Models beyond `budget` bytes lie in memory-mapped files in `folder` (the system's temporary one by default), which
-    have no name and so vanish with the process. Vectors that are handed out are valid until the client's next `put`.
+    Models beyond `budget` bytes are in memory-mapped files in `folder` (by default the system's temporary folder). The
+    files have no name, so they disappear with the process. A returned vector is valid until the client's next `put`.
 
     >>> states = ClientStates(size=2, budget=8)
     >>> states.put("model", 7, np.float32([1, 2]), keep=True)
@@ -38,7 +38,7 @@ class ClientStates:
 
     def __init__(self, size: int, budget: int, folder: str | None = None) -> None:
         self._size = size
-        self._in_memory = budget // max(1, 4 * size)  # so many rows stay in memory
+        self._in_memory = budget // max(1, 4 * size)  # rows that stay in memory
         self._memory: list[np.ndarray] = []
         self._spilled = _MappedRows(size, folder)
         self._rows: dict[str, dict[int, int]] = {}
@@ -46,14 +46,14 @@ class ClientStates:
         self._free: list[int] = []
 
     def get(self, slot: str, client: int) -> np.ndarray | None:
-        """Return the client's latest model in this slot, None where it has none. Not to be written to."""
+        """Return the client's latest model in this slot, None if it has none. Do not write to it."""
         row = self._rows.get(slot, {}).get(client)
         if row is None:
             return None
         return self._memory[row] if row < self._in_memory else self._spilled.read(row - self._in_memory)
 
     def is_kept(self, slot: str, client: int) -> bool:
-        """Say whether the client holds on to its model in this slot."""
+        """Return whether the client keeps its model in this slot between rounds."""
         return client in self._kept.get(slot, ())
 
     def put(self, slot: str, client: int, vector: np.ndarray, keep: bool) -> None:
@@ -70,20 +70,25 @@ class ClientStates:
         (kept.add if keep else kept.discard)(client)
 
     def drop_unkept(self, slot: str) -> None:
-        """Forget the models in this slot that no client holds on to."""
+        """Forget the models in this slot that clients do not keep."""
         rows, kept = self._rows.get(slot, {}), self._kept.get(slot, set())
         for client in [c for c in rows if c not in kept]:
             self._free.append(rows.pop(client))
-        self._free.sort(reverse=True)  # memory before files
+        self._free.sort(reverse=True)  # rows in memory are used again before rows in files
+
+    def drop(self, slot: str) -> None:
+        """Forget all models in this slot."""
+        if slot in self._rows:
+            self._kept[slot].clear()
+            self.drop_unkept(slot)
 
     def clear(self) -> None:
         """Forget everything, as at the start."""
         for slot in list(self._rows):
-            self._kept[slot].clear()
-            self.drop_unkept(slot)
+            self.drop(slot)
 
     def take(self, clients: list[int], kept_only: bool = False) -> dict[int, ClientState]:
-        """Return copies of these clients' states; who holds nothing is left out."""
+        """Return copies of these clients' states; clients without any model are left out."""
         states = {}
         for client in clients:
             slots = [s for s in self._rows if not kept_only or self.is_kept(s, client)]
@@ -93,7 +98,7 @@ class ClientStates:
         return states
 
     def remove(self, clients: list[int]) -> None:
-        """Forget these clients, who have moved elsewhere."""
+        """Forget these clients, which have moved to another worker."""
         for slot, rows in self._rows.items():
             self._free += [rows.pop(client) for client in clients if client in rows]
             self._kept[slot].difference_update(clients)
@@ -113,9 +118,9 @@ class ClientStates:
 
 
 class _MappedRows:
-    """Rows of float32 in nameless memory-mapped files, each row on pages of its own.
+    """Rows of float32 in nameless memory-mapped files; each row has its own pages.
 
-    Pages are given back to the system after each access, so that rows do not count as this process's memory; the
+    Pages are returned to the system after each access, so that rows do not count as this process's memory; the
     system still caches them while it has room.
     """
 
@@ -145,7 +150,7 @@ class _MappedRows:
         self._give_back(segment, begin)
 
     def _give_back(self, segment: mmap.mmap, begin: int) -> None:
-        """Give a row's pages back; the file keeps what was written. Windows has no such call and does it by itself."""
+        """Return a row's pages to the system; the file keeps the data. Windows has no such call and needs none."""
         if hasattr(mmap, "MADV_DONTNEED"):
             segment.madvise(mmap.MADV_DONTNEED, begin, self._stride)
 

@@ -1,6 +1,6 @@
-"""What clients learn: a loss for each sample, and measures of how well a model does.
+"""What clients learn: a loss for each sample, and metrics of how well a model does.
 
-`task` in the config names one of `TASKS` or a class of one's own. A loss or a measure of one's own is a subclass:
+`task` in the config names one of `TASKS` or your own class. To add a loss or a metric, write a subclass:
 
     class WithAuroc(Classification):
         metrics = {**Classification.metrics, "auroc": auroc}
@@ -20,23 +20,23 @@ from rayfl.errors import InputError, closest, shown
 from rayfl.object_names import is_object_name
 from rayfl.own_code import imported
 
-#: What a sample's label is: the number of a class, or a number to be predicted.
+#: What a sample's label is: the index of a class, or a number to predict.
 Targets = Literal["class", "number"]
 
-#: From the outputs (n, outputs) and labels (n,) of one client's samples to a number; NaN where it has no meaning.
+#: From the outputs (n, outputs) and labels (n,) of one client's samples to a number; NaN where it is undefined.
 Metric = Callable[[np.ndarray, np.ndarray], float]
 
-#: Columns of the tables that no metric may be called like.
+#: Names of table columns, which no metric may have.
 _TAKEN = {"loss", "run", "method", "seed", "round", "client", "cluster", "true_cluster", "trained", "n_train", "n_test"}
 _TAKEN |= {"clusters", "largest_share", "ari", "nmi", "misclustering", "clients_trained", "bytes_up", "bytes_down"}
 _TAKEN |= {"extras", "name", "size", "accuracy_std", "accuracy_worst10"}
 
 
 class Task:
-    """A loss and measures. Both trainers, all methods and the tests of models use it."""
+    """A loss and metrics. Both trainers, all methods and the evaluation of models use it."""
 
     targets: ClassVar[Targets] = "class"
-    #: By name, which is their column's in the tables; the first is what a run's progress shows.
+    #: By name, which is also the column's name in the tables; a run's progress shows the first one.
     metrics: ClassVar[Mapping[str, Metric]] = {}
 
     def loss(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -44,9 +44,9 @@ class Task:
         raise NotImplementedError
 
     def combined(self, outputs: torch.Tensor, combine: Combine) -> torch.Tensor:
-        """Return outputs (n, outputs) that stand for those of several models, (models, n, outputs).
+        """Combine the outputs of several models (models, n, outputs) into one (n, outputs).
 
-        `logits` adds them (CAM), `probabilities` averages what the models predict (soft vote).
+        `logits` adds them (CAM), `probabilities` averages the models' predictions (soft vote).
         """
         if combine == "logits":
             return outputs.sum(0)
@@ -63,14 +63,14 @@ class Classification(Task):
         return cross_entropy(outputs, labels, reduction="none")
 
     def combined(self, outputs: torch.Tensor, combine: Combine) -> torch.Tensor:
-        """Add logits, or average softmax outputs: the log of their mean, whose own softmax is that mean."""
+        """Add logits, or average softmax outputs; then return the log of the mean, whose softmax is the mean again."""
         if combine == "probabilities":
             return outputs.log_softmax(2).logsumexp(0) - math.log(len(outputs))
         return super().combined(outputs, combine)
 
 
 def accuracy(outputs: np.ndarray, labels: np.ndarray) -> float:
-    """Return the share of samples whose greatest output is that of their class."""
+    """Return the fraction of samples whose largest output is that of their class."""
     return float(np.mean(outputs.argmax(1) == labels))
 
 
@@ -95,7 +95,7 @@ Classification.metrics = {"accuracy": accuracy, "macro_f1": macro_f1}
 
 
 class Regression(Task):
-    """Squared error of one number per sample; mean squared and absolute error, and share of variance explained."""
+    """Squared error of one number per sample; metrics: mean squared error, mean absolute error and R squared."""
 
     targets = "number"
 
@@ -136,7 +136,7 @@ TASKS: dict[str, type[Task]] = {"classification": Classification, "regression": 
 
 
 def find_task(name: str) -> Task:
-    """Return the task of this name, of the class behind `package.module:Class`, or of a Python object's name."""
+    """Return the task that this text names: one of TASKS, `package.module:Class`, or a Python object's name."""
     task = _own_task(name) if ":" in name else TASKS[name]() if name in TASKS else None
     if task is None:
         raise InputError(

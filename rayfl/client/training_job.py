@@ -1,4 +1,4 @@
-"""One client's part in a training, the same for all trainers."""
+"""One client's training in one round, in a form that all trainers take."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """Where a client begins, what it sees at each step, and what stands in its objective."""
+    """The weights a client starts from, the batch of each step, and the terms of its objective."""
 
     start: torch.Tensor
-    """(size,): parameters, then float buffers, as the model's layout says."""
+    """(size,): parameters, then float buffers, in the order of the model's layout."""
     batches: Iterable[Batch]
     """Inputs and labels of each step, at most local.batch_size of them."""
     seed: int
-    """Of dropout: the noise is what torch.manual_seed(seed) before the training gives; alike on a CPU only."""
+    """For dropout: the same noise as after torch.manual_seed(seed). Trainers agree on it on CPUs only."""
     terms: Sequence[Bound] = ()
     partner: Partner | None = None
     trained: tuple[slice, ...] | None = None
     """Which of the parameters change; None: all."""
     velocity: torch.Tensor | None = None
-    """(parameters,): the momentum that the training begins with and, in place, leaves; None: it begins from rest."""
+    """(parameters,): the momentum at the start; training updates it in place. None: momentum starts at zero."""

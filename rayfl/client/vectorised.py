@@ -1,8 +1,8 @@
 """The vectorised trainer: several clients at once, each a row of one matrix.
 
-Sequences of plain layers are run on all rows as `layers` writes them out, any other network by `vmap`. Results equal
-those of `loop` to float tolerance, and no bit of a client's result depends on who is trained with it: a pass has full
-batches and, by `vmap`, always GROUP rows, and all rows lie alike in memory.
+Sequences of plain layers run on all rows with the code in `layers`, any other network with `vmap`. Results equal those
+of `loop` up to rounding, and no bit of a client's result depends on which clients are trained with it: a pass has full
+batches, all rows have the same memory layout, and with `vmap` there are always GROUP rows.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,11 +29,11 @@ from rayfl.models.flat import by_name
 
 Tensors = dict[str, torch.Tensor]
 
-#: Rows of a pass, one client each: the most for plain networks, always as many for others. Libraries sum in another
-#: order for another number of rows, on some CPUs; a client's bits would then depend on who else is trained with it.
+#: Rows of a pass, one client each: the maximum for plain networks, the exact number for others. On some CPUs, libraries
+#: sum in another order for another number of rows; a client's bits would then depend on the other clients.
 GROUP = 8
 
-#: The most rows for networks of DENSE layers, where a step is mostly a matter of starting operations.
+#: The maximum of rows for networks of DENSE layers, where most of a step's time goes into starting operations.
 DENSE_GROUP = 32
 
 
@@ -42,8 +42,8 @@ def train_together(
 ) -> list[torch.Tensor]:
     """Return each job's trained vector (size,), the buffers included.
 
-    `model` lends its architecture, its own vector stays as it is. The jobs may differ in everything; those whose
-    objectives have other terms are trained apart from each other.
+    Only the architecture of `model` is used; its vector does not change. The jobs may differ in everything; jobs whose
+    objectives have different terms are trained separately.
     """
     kinds: dict[tuple, list[int]] = {}
     for at, job in enumerate(jobs):
@@ -56,15 +56,15 @@ def train_together(
 
 
 def _kind(job: TrainingJob) -> tuple:
-    """Return what two jobs must have in common to share the arithmetic of a step."""
+    """Return what must be equal for two jobs to be computed in the same step."""
     trained = tuple((where.start, where.stop) for where in job.trained or ())
     return (job.partner is None, trained, *(bound.kind for bound in job.terms))
 
 
 class Group:
-    """Rows, each with one client in training; when it has finished, the next one moves in.
+    """Rows, each with one client in training; when a client has finished, the next one takes its row.
 
-    Rows that nobody needs compute along, unobserved, where the number of rows must not change.
+    Where the number of rows must not change, unused rows are computed too, and their results are ignored.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Group:
         self.optimiser = optimiser_of(local)
         self.state = {name: _like_rows(vector) for name, vector in self.optimiser.init(self.parameters).items()}
         self.trained = jobs[0].trained or (slice(0, layout.parameters),)
-        # vmap's batch norm writes to its statistics through a view, for which they must be contiguous.
+        # vmap's batch norm writes its statistics through a view, so they must be contiguous.
         self.buffers = {
             name: like.new_zeros(size, *shape)
             for name, where, shape in _tensors(model)
@@ -99,7 +99,7 @@ class Group:
         self.of_parameters = [rows for rows in self.terms if rows not in others]
         features = any(rows.term.on == "features" for rows in self.of_samples)
         self.network = model.network(features=features)
-        # Counters and constants are no part of the vector; copied, since the network may count in them.
+        # Counters and constants are not part of the vector; they are copied, since the network may change them.
         self.others = {n: b.clone() for n, b in self.network.named_buffers()}
         self.forward: Callable[[Tensors, torch.Tensor], tuple[torch.Tensor, ...]] = vmap(self._forward)
         if is_plain(model.module):
@@ -122,18 +122,19 @@ class Group:
         return [trained[at] for at in range(len(self.jobs))]
 
     def _block(self, inputs: torch.Tensor) -> int:
-        """Return of how many rows there is always a multiple."""
+        """Return the block size: the number of rows in a pass is always a multiple of it."""
         return block_size(self.model.module, inputs.shape) if is_plain(self.model.module) else self.size
 
     def _row(
         self, row: int, waiting: Iterator[tuple[int, TrainingJob]], trained: dict[int, torch.Tensor]
     ) -> Iterator[Batch]:
-        """Yield the batches of one row's steps with the others, as clients move in and out."""
+        """Yield the batches that one row trains on together with the other rows, client after client."""
         for at, job in waiting:
             self._enter(row, job)
             for batch in job.batches:
                 if self.mixes_samples and len(batch[1]) < self.local.batch_size:
-                    self._step(slice(row, row + 1), [batch], len(batch[1]))  # padding would be seen by the others
+                    # Without padding, which would change the results of the real samples.
+                    self._step(slice(row, row + 1), [batch], len(batch[1]))
                 else:
                     yield batch
             trained[at] = torch.cat([self.parameters[row], *(b[row].flatten() for b in self.buffers.values())])
@@ -163,7 +164,7 @@ class Group:
         counts = [len(y) for _, y in batches]
         each = [[1 / n if i < n else 0 for i in range(size)] for n in counts]
         shares = self.parameters.new_tensor(each)
-        # Of a batch that was filled up, the loop draws noise for the real samples only.
+        # For a batch that was filled up, draw noise for the real samples only, as the loop does.
         drawn = [slice(n) if n < size else slice(None) for n in counts]
         self.drawing = list(zip(self.generators[rows], drawn, strict=True))
         parameters, gradient = self.parameters[rows], self.gradient[rows]
@@ -190,7 +191,7 @@ class Group:
                 parameters[:, where].sub_(step[:, where], alpha=self.lr)
 
     def _losses(self, rows: slice, views: Tensors, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Return what goes through autograd, (rows, samples)."""
+        """Return the losses that autograd differentiates, (rows, samples)."""
         *features, outputs = self.forward(views, inputs)
         answers = outputs if self.partners is None else outputs + self._fixed(self.partners[rows], inputs)[-1]
         losses = self.task.loss(answers.flatten(0, 1), labels.flatten()).view(labels.shape)
@@ -217,12 +218,12 @@ class Group:
             return functional_call(self.network, held, (inputs,), tie_weights=False)
 
     def _views(self, matrix: torch.Tensor) -> Tensors:
-        """Return the parameters, or their gradients, by name: views of a matrix that has a row of them per client."""
+        """Return the parameters, or their gradients, by name, as views of a matrix with one row per client."""
         pieces = [t for t in _tensors(self.model) if t[0] not in self.buffers]
         return {name: matrix[:, where].view(-1, *shape) for name, where, shape in pieces}
 
     def _noise(self, shape: torch.Size, rate: float) -> torch.Tensor:
-        """Draw what the loop's dropout multiplies with, for each row from its client's own generator."""
+        """Draw the factors that the loop's dropout would use, for each row from its client's generator."""
         self.drew = True
         noise = self.parameters.new_ones(shape)
         for row, (generator, samples) in zip(noise, self.drawing, strict=True):
@@ -241,19 +242,19 @@ def _tensors(model: FlatModel) -> Iterator[tuple[str, slice, tuple[int, ...]]]:
 
 
 def most_rows(module: nn.Module) -> int:
-    """Return how many clients go through a network together, at most."""
+    """Return how many clients are trained together at most."""
     return DENSE_GROUP if all(type(m) in DENSE for m in module.modules()) else GROUP
 
 
 def _filled(samples: torch.Tensor, size: int) -> torch.Tensor:
-    """Repeat samples up to a full batch; the copies have no weight, and real samples give no NaN that zeros might."""
+    """Repeat samples to fill a batch. The copies get weight 0; zeros instead of copies could give NaN."""
     if len(samples) >= size:
         return samples
     return samples[torch.arange(size, device=samples.device) % len(samples)]
 
 
 def _mixes_samples(module: nn.Module) -> bool:
-    """Whether a sample's output may depend on the others of its batch: batch norm's does, a user's own may."""
+    """Whether a sample's output may depend on its batch: with batch norm it does, in a user's layer it may."""
     return any(
         isinstance(m, _BatchNorm) or not type(m).__module__.startswith(("torch.nn.", "rayfl.models."))
         for m in module.modules()
@@ -264,7 +265,7 @@ def _mixes_samples(module: nn.Module) -> bool:
 
 
 class _Stacked(TorchFunctionMode):
-    """Takes the place of what a network calls inside `vmap`, where that could not follow or not keep the promises."""
+    """Replaces functions that a network calls inside `vmap`, if `vmap` does not support them or they change bits."""
 
     def __init__(self, noise: Callable[[torch.Size, float], torch.Tensor]) -> None:
         super().__init__()
@@ -289,11 +290,11 @@ class _Stacked(TorchFunctionMode):
 
 
 class _Noisy(Function):
-    """Multiplies all rows with noise that is drawn for all rows; `vmap` itself would draw it from one generator."""
+    """Multiplies each row with noise from its own generator; `vmap` would draw for all rows from one generator."""
 
     @staticmethod
     def forward(inputs: torch.Tensor, draw: Callable[[torch.Size], torch.Tensor]) -> torch.Tensor:
-        raise NotImplementedError("dropout of what is the same for all clients")
+        raise NotImplementedError("dropout of values that are the same for all clients")
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: torch.Tensor) -> None:
@@ -308,13 +309,13 @@ class _Noisy(Function):
 
 
 def _linear(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """F.linear, of shapes that make the bits independent of the row."""
+    """F.linear, padded so that the bits do not depend on the row."""
     outputs = weight.shape[0]
     return F.linear(*aligned(inputs.flatten(0, -2), weight, bias))[..., :outputs].unflatten(0, inputs.shape[:-1])
 
 
 def _like_rows(matrix: torch.Tensor) -> torch.Tensor:
-    """Return zeros of this shape that lie in memory like the parameters, where they are as many."""
+    """Return zeros of this shape, with the memory layout of the parameters if they have the same size."""
     return rows_like(matrix, *matrix.shape)
 
 
@@ -329,7 +330,7 @@ def _lstm(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """nn.LSTM by its equations, since `vmap` has none."""
+    """nn.LSTM from its equations, because `vmap` does not support torch.lstm."""
     per_layer = 4 if biases else 2
     if isinstance(start, torch.Tensor) or bidirectional or (dropout and training) or len(weights) != per_layer * layers:
         raise NotImplementedError("an LSTM with packed sequences, two directions, dropout or projections")

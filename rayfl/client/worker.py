@@ -1,6 +1,6 @@
-"""What happens where clients live: one worker hosts many clients, their data in shared memory, their models here.
+"""The worker: hosts many clients, with their data in shared memory and their models in its own.
 
-The same class runs in this process and inside a Ray actor; it does not know which.
+The same class runs in the driver's process and inside a Ray actor; it does not know which.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,13 +19,14 @@ from rayfl.client.evaluation import score_together
 from rayfl.client.loop import train_alone
 from rayfl.client.orders import EvaluateOrder, MapOrder, Source, TrainOrder
 from rayfl.client.schedules import learning_rate
+from rayfl.client.seen import SeenInputs
 from rayfl.client.store import ClientState, ClientStates
 from rayfl.client.task import find_task
 from rayfl.client.training_job import TrainingJob
 from rayfl.client.vectorised import train_together
 from rayfl.clustering import count_sketch
 from rayfl.config import Config
-from rayfl.data import Dataset, Partition
+from rayfl.data import Dataset, Partition, Transform
 from rayfl.errors import ClientError
 from rayfl.models import FlatModel, Part, build_model
 from rayfl.models.zoo import wants_channels_last
@@ -34,7 +35,7 @@ from rayfl.randomness import Purpose, generator, global_generators_kept, torch_s
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
-#: Clients whose batches the vectorised trainer gets at once; bounds memory, and no bit depends on it.
+#: Clients whose batches the vectorised trainer gets at once. It limits memory; no bit of a result depends on it.
 TOGETHER = 32
 
 BLOCK_BYTES = 2**22
@@ -51,26 +52,32 @@ class Worker:
         last = wants_channels_last(config.model, config.training)
         self.model = FlatModel(module, config.model.head, self.device, last)
         self.layout = self.model.layout
-        # The vectorised trainer fills batches up; filling them beyond the largest client would be wasted.
+        # The vectorised trainer fills batches up; more than the largest client has would be wasted work.
         size = largest_batch(partition.n_train, config.local)
         self._local = config.local.model_copy(update={"batch_size": size})
         self.initial = self.model.numpy()
         self.states = ClientStates(self.layout.size, config.state.memory_mb * 2**20, config.state.dir)
+        self._seen = SeenInputs(dataset, partition)
         self._sums: dict[str, dict[int, ExactSum]] = {}  # of kept models, by cluster
         self._counted: dict[str, dict[int, int]] = {}  # client -> the cluster whose sum it is in
 
     def try_together(self, _: Any) -> str | None:
-        """Say why the vectorised trainer does not work on this worker's device; None if it does."""
+        """Return why the vectorised trainer does not work on this worker's device; None if it does."""
         return try_together(self.model, self.dataset, self.partition.n_train, self.config.local, self.task)
 
     def forget(self, _: Any) -> None:
-        """Let go of every client's models, as at the start."""
+        """Drop every client's models, as at the start."""
         self.states.clear()
         self._sums.clear()
         self._counted.clear()
 
+    def drop(self, _: Any, slots: list[str]) -> None:
+        """Let go of every client's models in these slots."""
+        for slot in slots:
+            self.states.drop(slot)
+
     def give(self, _: Any, clients: list[int]) -> dict[int, ClientState]:
-        """Return these clients' states, and let go of them: they move to another worker."""
+        """Return these clients' states and drop them: the clients move to another worker."""
         for slot, counted in self._counted.items():
             for client in [c for c in clients if c in counted]:
                 self._uncount(slot, client)
@@ -79,11 +86,11 @@ class Worker:
         return states
 
     def kept(self, _: Any, clients: list[int]) -> dict[int, ClientState]:
-        """Return copies of what these clients hold on to."""
+        """Return copies of the models that these clients keep."""
         return self.states.take(clients, kept_only=True)
 
     def adopt(self, _: Any, states: dict[int, ClientState]) -> None:
-        """Take in clients that were given away, or are read from a checkpoint."""
+        """Receive clients from another worker or from a checkpoint."""
         self.states.restore(states)
 
     def train(self, stacks: list[np.ndarray], order: TrainOrder) -> None:
@@ -102,7 +109,7 @@ class Worker:
         names = ", ".join(map(self.partition.label_of, clients))
         names = f"client {names}" if len(clients) == 1 else f"one of the clients {names}"
         with told_as(ClientError, f"{names} failed in round {order.round}"):
-            whole: dict[int, torch.Tensor] = {}  # stacks of which clients get all models: one copy for all of them
+            whole: dict[int, torch.Tensor] = {}  # stacks that clients get as a whole: one copy for all clients
             each = zip(places, clients, strict=True)
             jobs = [self._job(stacks, order, at, client, whole) for at, client in each]
             if self.config.training == "vectorised":
@@ -112,7 +119,7 @@ class Worker:
         for client, vector, job in zip(clients, vectors, jobs, strict=True):
             self.store(order.slot, client, vector.cpu().numpy(), order.keep)
             if order.momentum is not None and job.velocity is not None:
-                momentum = np.zeros(self.layout.size, np.float32)  # as long as a model; buffers have none
+                momentum = np.zeros(self.layout.size, np.float32)  # as long as a model; buffers have no momentum
                 momentum[: self.layout.parameters] = job.velocity.cpu().numpy()
                 self.states.put(order.momentum, client, momentum, keep=True)
 
@@ -131,7 +138,7 @@ class Worker:
     def kept_sums(
         self, _: Any, slot: str, clients: np.ndarray, clusters: np.ndarray, bits: int
     ) -> dict[int, np.ndarray]:
-        """Return the exact sum of kept models per cluster, correcting the last sums by who trained or moved."""
+        """Return the exact sum of kept models per cluster: the last sums, updated for clients that trained or moved."""
         sums, counted = self._sums.setdefault(slot, {}), self._counted.setdefault(slot, {})
         wanted = dict(zip(clients.tolist(), clusters.tolist(), strict=True))
         for client, cluster in list(counted.items()):
@@ -156,7 +163,7 @@ class Worker:
         return np.stack([count_sketch(self.model_of(slot, c)[parameters] - initial, size) for c in clients.tolist()])
 
     def map(self, arrays: Sequence[Any], order: MapOrder) -> tuple[list[tuple[np.ndarray, ...]], dict[str, list[int]]]:
-        """Run a function on clients; return each one's results, and who has kept what. See Federation.map."""
+        """Run a function on clients; return each client's results, and which clients keep what. See Federation.map."""
         clients = [Client(self, number, order.round, order.stream) for number in order.clients.tolist()]
         if order.together:
             with told_as(ClientError, f"clients failed in round {order.round}, in {order.name}"):
@@ -178,7 +185,7 @@ class Worker:
         return results, kept
 
     def evaluate(self, stacks: list[np.ndarray | None], order: EvaluateOrder) -> tuple[np.ndarray, np.ndarray]:
-        """Test clients, those of a task together; return them, and a row of numbers for each metric and the loss."""
+        """Test clients, those of a task together; return the clients, and one row per metric and one for the loss."""
         samples_of = self.partition.test_of if order.split == "test" else self.partition.validation_of
         clients: list[int] = []
         scores: list[tuple[float, ...]] = []
@@ -189,7 +196,7 @@ class Worker:
             if given is not None:
                 self.model.load(given, self.layout.ranges(order.laid[0]))
             others = [self._overlaid(*model, part) for model, part in zip(models[1:], order.laid[1:], strict=True)]
-            tests = [self.samples(c, samples_of(c)) for c in members.tolist()]
+            tests = [self.samples(c, samples_of(c), order.round) for c in members.tolist()]
             clients += members.tolist()
             scores += score_together(self.model, tests, others, order.combine, self.task)
         return np.array(clients), np.array(scores).T
@@ -197,12 +204,12 @@ class Worker:
     # -- inside -----------------------------------------------------------------------------------------------
 
     def model_of(self, slot: str, client: int) -> np.ndarray:
-        """Return a client's latest model in a slot, the initial one if there is none. Not to be written to."""
+        """Return a client's latest model in a slot, the initial model if there is none. Do not write to it."""
         found = self.states.get(slot, client)
         return self.initial if found is None else found
 
     def _found(self, stack: np.ndarray | None, source: Source, client: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the model that a source names, and the one of which a part is laid over it."""
+        """Return the model that a source names, and the model from which a part of it is replaced, if any."""
         if isinstance(source, str):
             return self.model_of(source, client), None
         if isinstance(source, tuple):
@@ -212,7 +219,7 @@ class Worker:
         return (self.initial if source < 0 or stack is None else stack[source]), None
 
     def _overlaid(self, below: np.ndarray, given: np.ndarray | None, part: Part) -> torch.Tensor:
-        """Return a copy of a model with a part of another laid over it."""
+        """Return a copy of a model in which one part is replaced by that of another model."""
         vector = torch.tensor(below, device=self.device)
         if given is not None:
             for where in self.layout.ranges(part):
@@ -222,7 +229,7 @@ class Worker:
     def _job(
         self, stacks: list[np.ndarray], order: TrainOrder, at: int, client: int, whole: dict[int, torch.Tensor]
     ) -> TrainingJob:
-        """Put together what client number `at` of an order needs for its training."""
+        """Collect what client number `at` of an order needs for its training."""
         keys = (order.round, client, *([order.stream] if order.stream else []))
         return TrainingJob(
             start=self._start(stacks, order, at, client),
@@ -260,7 +267,7 @@ class Worker:
     def _terms(
         self, stacks: list[np.ndarray], order: TrainOrder, at: int, client: int, whole: dict[int, torch.Tensor]
     ) -> list[Bound]:
-        """Return the terms of a client's objective with the models that it was handed; none of those with none."""
+        """Return the terms of a client's objective with their models; leave out terms without a model for it."""
         bound: list[Bound] = []
         for term, given in order.terms:
             if isinstance(given, str):
@@ -271,7 +278,7 @@ class Worker:
             row = int(given.rows[at])
             if row < 0:
                 continue
-            # torch.tensor copies: a view of a shared array would let an in-place operation change it for all readers.
+            # torch.tensor copies: with a view, an in-place operation would change the shared array for all readers.
             if term.all_models:
                 if given.stack not in whole:
                     whole[given.stack] = torch.tensor(stacks[given.stack], device=self.device)
@@ -282,16 +289,19 @@ class Worker:
         return bound
 
     def store(self, slot: str, client: int, vector: np.ndarray, keep: bool) -> None:
-        """Put a client's new model where it was."""
+        """Store a client's new model in place of the old one."""
         if client in self._counted.get(slot, {}):
-            self._uncount(slot, client)  # its old model leaves the sums before it is overwritten
+            self._uncount(slot, client)  # subtract the old model from the sums before it is overwritten
         self.states.put(slot, client, vector, keep)
 
     def _uncount(self, slot: str, client: int) -> None:
         self._sums[slot][self._counted[slot].pop(client)].subtract(self.model_of(slot, client))
 
     def _batches(self, client: int, keys: tuple[int, ...]) -> Iterator[Batch]:
-        """Yield the batches of a client's round, made several at a time, since each call costs."""
+        """Yield the batches of a client's round, made several at a time, since each call costs.
+
+        The first of `keys` is the round.
+        """
         indices = self.partition.train_of(client)
         drawn = draw_batches(generator(self.config.seed, Purpose.BATCHES, *keys), len(indices), self.config.local)
         sample_bytes = 4 * int(np.prod(self.dataset.input_shape))
@@ -300,7 +310,7 @@ class Worker:
         done = 0
         for begin in range(0, len(drawn), steps):
             block = drawn[begin : begin + steps]
-            inputs, labels = self.samples(client, indices[np.concatenate(block)])
+            inputs, labels = self.samples(client, indices[np.concatenate(block)], keys[0])
             if augmentation is not None:
                 inputs = augmentation.apply(inputs, done)
             done += len(labels)
@@ -308,21 +318,25 @@ class Worker:
             yield from zip(inputs.split(sizes), labels.split(sizes), strict=True)
 
     def _augmentation(self, keys: tuple[int, ...], samples: int) -> Augmentation | None:
-        """Return what is done to the images of a client's round, if anything."""
+        """Return the augmentation of the images in a client's round, if there is one."""
         local = self._local
         if not local.augment:
             return None
         rng = generator(self.config.seed, Purpose.AUGMENTATION, *keys)
         return Augmentation(local.augment, local.crop_padding, rng, samples, self.dataset.shift)
 
-    def samples(self, client: int, indices: np.ndarray) -> Batch:
-        """Return samples as a client sees them, on this worker's device."""
-        inputs, labels = self.dataset.batch(indices, self.partition.transform_for(client))
+    def samples(self, client: int, indices: np.ndarray, round: int = 0) -> Batch:
+        """Return samples as a client sees them in a round, on this worker's device."""
+
+        def seen(samples: np.ndarray, transform: Transform) -> np.ndarray:
+            return self._seen.inputs(client, samples, transform)
+
+        inputs, labels = self.dataset.batch(indices, self.partition.transform_for(client, round), seen)
         return inputs.to(self.device), labels.to(self.device)
 
 
 def _row(array: Any, rows: np.ndarray | None, at: int) -> Any:
-    """Return what the client in this place gets of an array: all, its row, or None where that is below 0."""
+    """Return what the client at this position gets of an array: all of it, its row, or None if the row is negative."""
     return array if rows is None else None if rows[at] < 0 else array[rows[at]]
 
 

@@ -1,4 +1,4 @@
-"""Who belongs together, as pure functions on arrays: no torch, no Ray, no clients."""
+"""Which clients belong together: pure functions on arrays, without torch, Ray or client objects."""
 
 from rayfl.clustering.cluster_number import (
     NO_CLUSTER,

@@ -1,14 +1,15 @@
-"""How many clusters there are, and who is in them: FedAC's granularity rule, and a rule by the silhouette.
+"""How many clusters there are, and which clients are in them: FedAC's granularity rule, and a silhouette rule.
 
-Both map one assignment of clients to the next; the caller then recomputes centres. An assignment holds the
-number of each client's cluster, or NO_CLUSTER if it never took part; a cluster that lives on keeps its
-number.
+Both turn one assignment of clients into the next; the caller then recomputes the centres. An assignment holds the
+number of each client's cluster, or NO_CLUSTER if the client never took part. A cluster that continues to exist keeps
+its number.
 
-The granularity rule is the paper's (section 4.5, Algorithm 3). The silhouette rule's constants come from digits
-with 20 clients: 4 quarter turns, 3 label permutations, 2 inversions or nothing planted, all or a quarter of the
-clients per round, 2 to 5 seeds. Once clients had trained ten times, planted clusters were right in 189 of 189
-judgements (silhouettes 0.54 to 0.88) and nothing planted was one cluster in 63 of 63 (0.09 to 0.42). Earlier
-than that the threshold alone gave 8 false alarms in 81, with the centred view or the null reference none.
+The granularity rule is the paper's (section 4.5, Algorithm 3). The constants of the silhouette rule come from
+experiments on digits with 20 clients: 4 quarter turns, 3 label permutations, 2 inversions or no planted clusters, all
+or a quarter of the clients per round, 2 to 5 seeds. After clients had trained ten times, planted clusters were found
+in 189 of 189 decisions (silhouettes 0.54 to 0.88), and without planted clusters the rule found one cluster in 63 of 63
+(0.09 to 0.42). Before that, the threshold alone gave 8 false alarms in 81; with the centred view or the null
+reference there were none.
 """
 
 from dataclasses import dataclass
@@ -33,17 +34,17 @@ GranularityNorm = Literal["l2", "squared"]
 
 @dataclass(frozen=True)
 class Decisions:
-    """What granularity asks for, by position of the clusters: `merges[k]` is the cluster that takes k in."""
+    """The changes that the granularity rule makes, by cluster position: cluster k is merged into `merges[k]`."""
 
     merges: dict[int, int]
     splits: tuple[int, ...]
 
 
 def granularity(intra: Floats, centre_distances: Floats) -> Floats:
-    """Return G_c of each cluster (Algorithm 3, lines 2 to 4): its spread over its distance from the others.
+    """Return G_c of each cluster (Algorithm 3, lines 2 to 4): its spread divided by its distance from the others.
 
-    `intra` (K,) holds how far the members are from their centre, `centre_distances` (K, K) how far the centres are
-    from each other, both in one norm. Without spread G_c is 0, wherever the others are; K = 1 has none: NaN.
+    `intra` (K,) holds the distances of the members from their centre, `centre_distances` (K, K) the distances between
+    the centres, both in the same norm. G_c is 0 for a cluster without spread, and NaN (undefined) for K = 1.
 
     >>> granularity(np.array([1.0, 0.0, 4.0]), np.array([[0.0, 4, 4], [4, 0, 16], [4, 16, 0]])).tolist()
     [0.25, 0.0, 0.4]
@@ -56,7 +57,7 @@ def granularity(intra: Floats, centre_distances: Floats) -> Floats:
 
 
 def in_norm(squared: Floats, norm: GranularityNorm) -> Floats:
-    """Return squared distances in the norm asked for; of a mean of squares, l2 is the root mean square.
+    """Convert squared distances to a norm; for a mean of squares, l2 gives the root mean square.
 
     >>> in_norm(np.array([4.0, 9.0]), "l2").tolist(), in_norm(np.array([4.0]), "squared").tolist()
     ([2.0, 3.0], [4.0])
@@ -65,10 +66,11 @@ def in_norm(squared: Floats, norm: GranularityNorm) -> Floats:
 
 
 def granularity_decisions(intra: Floats, centre_distances: Floats, lower: float = 0.2, upper: float = 0.8) -> Decisions:
-    """Say which of two or more clusters merge and which split, all judged on the numbers given.
+    """Decide which of two or more clusters merge and which split, all based on the given numbers.
 
-    In order of position: below `lower` a cluster goes into the one with the nearest centre, above `upper` it
-    splits. A cluster takes part in one change per call; one whose nearest has changed waits for the next.
+    Clusters are judged in order of position: with G_c below `lower` a cluster is merged into the one with the nearest
+    centre, above `upper` it splits. A cluster takes part in at most one change per call; if its nearest cluster has
+    already changed, it is left until the next call.
 
     >>> granularity_decisions(np.array([0.1, 3.0, 9.0]), np.array([[0.0, 4, 8], [4, 0, 8], [8, 8, 0]]))
     Decisions(merges={0: 1}, splits=(2,))
@@ -91,11 +93,11 @@ def granularity_decisions(intra: Floats, centre_distances: Floats, lower: float 
 
 
 def split_in_two(points: Floats) -> Labels:
-    """Split rows in two: the two that point farthest apart are the centres, the others join the nearer.
+    """Split rows in two: the two rows with the largest cosine distance are the centres, the others join the nearer one.
 
     These are the paper's two new centres and its one iteration of re-clustering, by cosine. The half with
-    more rows is 0, the other 1 (at a tie, 0 is the one with the first row). Rows that all point the same way
-    stay together, all 0.
+    more rows is 0, the other 1 (at a tie, 0 is the half with the first row). If all rows have the same direction, they
+    are not split: all are 0.
 
     >>> split_in_two(np.array([[1.0, 0.1], [0.0, 1.0], [2.0, 0.0], [0.1, 3.0], [0.0, 2.0]])).tolist()
     [1, 0, 1, 0, 0]
@@ -121,11 +123,11 @@ def tune_by_granularity(
 ) -> Labels:
     """Return the assignment after one cluster number tuning by the paper's rule.
 
-    `clusters` (K,) are the numbers that `intra` and `centre_distances` belong to; splits go by the `sketches`
-    (m, D). Empty clusters vanish and count in no average. The larger half of a split keeps the number, the
-    other is numbered from `fresh` (one above all of `clusters`, if not given). K = 1 has no G_c: it splits if
-    both halves would stand, with G_c inside [lower, upper] as measured on the sketches, in the `norm` of the
-    distances given.
+    `clusters` (K,) are the cluster numbers that `intra` and `centre_distances` belong to; splits use the `sketches`
+    (m, D). Empty clusters are removed and count in no average. After a split, the larger half keeps the number, the
+    other gets a new one, from `fresh` on (by default, one above all of `clusters`). For K = 1, G_c is undefined: the
+    cluster splits if both halves would then be stable, that is, have G_c inside [lower, upper], computed on the
+    sketches in the same `norm` as the given distances.
 
     >>> points = np.array([[1.0, 0.0], [1.1, 0.0], [0.0, 1.0], [0.0, 1.1]])
     >>> assignment, clusters = np.array([0, 0, 1, 1]), np.array([0, 1])
@@ -170,10 +172,10 @@ def _halves_stand(points: Floats, lower: float, upper: float, norm: GranularityN
 
 
 class Verdict(NamedTuple):
-    """A clustering (0, 1, ... in order of each cluster's first client), with what it was judged by.
+    """A clustering (0, 1, ... in order of each cluster's first client), and the numbers that decided about it.
 
-    `silhouette` is that of the best cut, taken or not, and `centred` the same cut's, seen from the clients'
-    mean; `null` is the highest of the null draws, NaN if none were needed.
+    `silhouette` is that of the best cut, even if it was rejected; `centred` is that of the same cut with the clients'
+    mean as the origin; `null` is the highest silhouette of the null draws, NaN if none were needed.
     """
 
     assignment: Labels
@@ -185,8 +187,8 @@ class Verdict(NamedTuple):
 def best_cut(distances: Floats, max_clusters: int) -> tuple[Labels, float]:
     """Cut the average-linkage tree where the silhouette is highest, into 2 to `max_clusters` clusters.
 
-    At most half as many clusters as rows, since a client alone learns from nobody; if that leaves no cut,
-    all rows are in one cluster and the silhouette is 0.
+    There are at most half as many clusters as rows, because a client alone in a cluster learns from no other client.
+    If no cut is possible, all rows are in one cluster and the silhouette is 0.
 
     >>> line = np.array([[0.0], [1.0], [10.0], [11.0]])
     >>> labels, silhouette = best_cut(np.abs(line - line.T), max_clusters=8)
@@ -200,7 +202,7 @@ def best_cut(distances: Floats, max_clusters: int) -> tuple[Labels, float]:
     tree = scipy.cluster.hierarchy.linkage(scipy.spatial.distance.squareform(distances, checks=False), "average")
     for count in range(2, min(max_clusters, rows // 2) + 1):
         labels = scipy.cluster.hierarchy.fcluster(tree, count, "maxclust")
-        if labels.max() < count:  # a tie in the tree: this many cannot be told apart
+        if labels.max() < count:  # a tie in the tree: there is no cut into this number of clusters
             continue
         silhouette = _silhouette(distances, labels - 1)
         if silhouette > highest:
@@ -217,15 +219,16 @@ def silhouette_clusters(
     max_clusters: int = 32,
     sample: int = 500,
 ) -> Verdict:
-    """Find the clusters of the sketches by their cosine distances, from nothing; there may be just one.
+    """Find the clusters of the sketches by cosine distance, without an earlier clustering; there may be only one.
 
-    Take the sketches from the common initial model, M (w_i - w_0): a client that trained seldom then differs
-    from its kind in length, not in direction; seen from the clients' mean, staleness looks like a cluster.
-    But seen from afar, so do clients that are merely close to the mean beside some that are not. So the best
-    cut needs a silhouette of at least `threshold`, one of `centred_threshold` seen from the mean (lower, as
-    that lies inside the largest of unequal clusters), and more than each of `null_draws` clouds with the same
-    mean and covariance but no clusters (19: one false alarm in twenty). Beyond `sample` rows, a sample is
-    clustered and the others join the cluster at the least average distance.
+    Compute the sketches relative to the common initial model, M (w_i - w_0). Then a client that trained seldom differs
+    from similar clients in length and not in direction; relative to the clients' mean, such clients would look like a
+    cluster of their own. But relative to the initial model, a group of clients close to the mean can look like a
+    cluster too. So the best cut must pass three tests: a silhouette of at least `threshold`; a silhouette of at least
+    `centred_threshold` relative to the mean (a lower limit, because the mean lies inside the largest of unequal
+    clusters); and a higher silhouette than each of `null_draws` random clouds with the same mean and covariance but
+    without clusters (19 draws: one false alarm in twenty). With more than `sample` rows, a random sample is clustered,
+    and each other row joins the cluster with the smallest average distance.
 
     >>> rng = np.random.default_rng(0)
     >>> groups = np.repeat(np.eye(3), 5, axis=0) + rng.normal(0, 0.1, (15, 3))
@@ -262,12 +265,12 @@ def tune_by_silhouette(
     sample: int = 500,
     fresh: int | None = None,
 ) -> Labels:
-    """Return the assignment after clusters that have been pulled to their centres were judged again.
+    """Return the assignment after existing clusters, whose models are pulled towards their centres, were judged again.
 
-    The pull makes any split look real a few rounds later, so clusters are not searched from nothing again. A
-    cluster splits if `silhouette_clusters` finds several in its members alone, on whom the pull is the same.
-    Two that are each other's nearest merge if no cut of their union reaches `threshold`, though the pull
-    speaks for one.
+    The pull makes any split look real a few rounds later, so clusters are not searched from scratch again. A
+    cluster splits if `silhouette_clusters` finds several clusters among its members, which all feel the same pull.
+    Two clusters that are each other's nearest merge if no cut of their union reaches `threshold`, although the pull
+    favours such a cut.
 
     >>> rng = np.random.default_rng(0)
     >>> groups = np.repeat(np.eye(3), 6, axis=0) + rng.normal(0, 0.1, (18, 3))
@@ -297,10 +300,10 @@ def tune_by_silhouette(
 
 
 def match_labels(previous: Labels, found: Labels, fresh: int | None = None) -> Labels:
-    """Renumber the clusters of `found` so that as many clients as possible keep their number of `previous`.
+    """Renumber the clusters of `found` so that as many clients as possible keep their cluster number of `previous`.
 
-    The Hungarian method pairs old and new clusters; those without an old one are numbered from `fresh`
-    (one above all old numbers, if not given).
+    The Hungarian method pairs old and new clusters; new clusters without a partner are numbered from `fresh` on
+    (by default, one above all old numbers).
 
     >>> match_labels(np.array([5, 5, 5, 2, 2, -1]), np.array([0, 0, 1, 2, 2, 2])).tolist()
     [5, 5, 6, 2, 2, 2]
@@ -323,7 +326,7 @@ def match_labels(previous: Labels, found: Labels, fresh: int | None = None) -> L
 
 
 def _silhouette(distances: Floats, labels: Labels) -> float:
-    """The mean silhouette; sklearn's, to rounding, in a fraction of its time: a verdict needs hundreds."""
+    """The mean silhouette: equal to sklearn's up to rounding, but much faster, because a verdict needs hundreds."""
     rows = np.arange(len(labels))
     sizes = np.bincount(labels)
     members = np.zeros((len(labels), len(sizes)))
@@ -356,7 +359,7 @@ def _nearest_on_average(sketches: Floats, known: Floats, assignment: Labels) -> 
 
 
 def _cloud_like(points: Floats, rng: np.random.Generator) -> Floats:
-    """Points of the very same mean and covariance, but turned at random across clients: no clusters left."""
+    """Points with exactly the same mean and covariance, but randomly rotated across clients, so without clusters."""
     mean = points.mean(axis=0)
     _, strengths, axes = np.linalg.svd(points - mean, full_matrices=False)
     rank = min(int((strengths > 1e-9 * strengths[0]).sum()), len(points) - 1)

@@ -7,15 +7,15 @@ from rayfl.clustering.similarity import Floats, Weights
 
 
 def hopkins(points: Floats | Weights, rng: np.random.Generator, sample: int | None = None) -> float:
-    """Return H of the rows (m, d): near 0.5 if they lie as if thrown at random, toward 1 if in clusters (Eq. 6).
+    """Return H of the rows (m, d): near 0.5 for uniformly random rows, towards 1 for rows in clusters (Eq. 6).
 
-    It compares how far `sample` random places in the rows' bounding box are from the nearest row (z) with how far
-    as many rows are from their nearest other row (v): H = sum z / (sum z + sum v), plain L2 distances in both sums.
-    Rows that are all equal, or a row alone, tell nothing: 0.5.
+    It compares the distances of `sample` random points in the rows' bounding box from the nearest row (z) with the
+    distances of as many rows from their nearest other row (v): H = sum z / (sum z + sum v), with plain L2 distances in
+    both sums. For rows that are all equal, and for a single row, H is 0.5.
 
-    `sample` is m // 10 but at least 10, or all rows if there are fewer: for the paper's 20 clients a tenth would
-    be 2, and on 20 uniform rows of two numbers H then varies by 0.15, above the paper's 0.65 in one draw of eight;
-    with 10 it varies by 0.07. With hundreds of numbers per row it varies by less than 0.01 either way.
+    The default of `sample` is m // 10 but at least 10, or all rows if there are fewer. For the paper's 20 clients a
+    tenth would be 2; on 20 uniform rows of two numbers, H then varies by 0.15 and is above the paper's 0.65 in one draw
+    of eight; with 10 it varies by 0.07. With hundreds of numbers per row it varies by less than 0.01 in both cases.
 
     >>> rng = np.random.default_rng(0)
     >>> round(hopkins(rng.uniform(size=(20, 50)), rng), 2)

@@ -1,4 +1,4 @@
-"""How far clients' distributions are apart: of their predictions (FedTSDP) and of their labels (FedAC, Figure 2)."""
+"""Divergences between clients' distributions: of their predictions (FedTSDP) and their labels (FedAC, Figure 2)."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,8 +9,8 @@ from rayfl.clustering.similarity import Floats, Weights
 def jensen_shannon(predictions: Floats | Weights) -> Floats:
     """Return the (m, m) Jensen-Shannon divergences between clients, from their predictions (m, B, C).
 
-    FedTSDP, Eq. 5, as the mean over the B public points; each row of C numbers is a softmax. The divergence
-    itself, by the natural logarithm, and not its root: between 0 and log 2, and symmetric.
+    FedTSDP, Eq. 5, as the mean over the B public points; each row of C numbers is a softmax output. This is the
+    divergence itself, with the natural logarithm, and not its square root: between 0 and log 2, and symmetric.
 
     >>> sure, unsure = [[1.0, 0.0]], [[0.5, 0.5]]
     >>> jensen_shannon(np.array([sure, unsure, [[0.0, 1.0]]])).round(3).tolist()
@@ -24,12 +24,12 @@ def jensen_shannon(predictions: Floats | Weights) -> Floats:
     if not (rows.min(initial=0) >= 0 and np.allclose(rows.sum(axis=2), 1.0, atol=1e-3)):
         raise ValueError("predictions are not probabilities that add up to 1 in each row; pass them through a softmax")
     divergences = np.zeros((len(rows), len(rows)))
-    # One client against the later ones: no array is larger than the predictions.
+    # One client against all later ones at a time, so that no array is larger than the predictions.
     for client, own in enumerate(rows[:-1]):
         others = rows[client + 1 :]
         middle = (own + others) / 2
         apart = rel_entr(own, middle).sum(axis=(1, 2)) + rel_entr(others, middle).sum(axis=(1, 2))
-        # Terms of both signs cancel to a rounding below zero for nearly equal clients.
+        # For nearly equal clients, rounding can give a sum slightly below zero.
         divergences[client, client + 1 :] = np.maximum(apart / (2 * rows.shape[1]), 0.0)
     return divergences + divergences.T
 
@@ -37,8 +37,8 @@ def jensen_shannon(predictions: Floats | Weights) -> Floats:
 def kl_divergences(label_counts: NDArray[np.int64] | Floats, smoothing: float = 0.5) -> Floats:
     """Return the Kullback-Leibler divergences D(row || column) between clients' labels, given counts (m, C).
 
-    What FedAC's Figure 2(b) compares models with. Not symmetric. Every count is raised by `smoothing`, half a
-    sample, as a label that one client lacks would put it infinitely far from all who have it.
+    FedAC's Figure 2(b) compares models with it. It is not symmetric. `smoothing` (half a sample) is added to every
+    count; otherwise, a client without a label would be infinitely far from all clients that have it.
 
     >>> kl_divergences(np.array([[9, 0], [0, 9], [90, 0]])).round(2).tolist()
     [[0.0, 2.65, 0.07], [2.65, 0.0, 4.75], [0.03, 2.95, 0.0]]

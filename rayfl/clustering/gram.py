@@ -1,6 +1,6 @@
-"""The Gram matrix of n long rows, and its principal directions: what n rows of millions of numbers have to say.
+"""The Gram matrix of n rows and its principal directions; each row may have millions of numbers.
 
-Rows are gone through in blocks of columns, in float64, so that no copy of them is made.
+The rows are processed in blocks of columns, in float64, so that they are never copied as a whole.
 """
 
 from collections.abc import Iterable, Iterator
@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-#: Columns at a time. With 50 components they are 3 MB, which stay in cache while every vector is projected.
+#: Columns per block. With 50 components a block has 3 MB, which stay in the cache while every vector is projected.
 BLOCK = 16384
 
 
 def column_blocks(dim: int) -> Iterator[slice]:
-    """Yield the columns, a block at a time.
+    """Yield the columns as slices, one block at a time.
 
     >>> [(part.start, part.stop) for part in column_blocks(20_000)]
     [(0, 16384), (16384, 20000)]
@@ -36,16 +36,16 @@ def gram_matrix(blocks: Iterable[Floats], rows: int) -> Floats:
 
 
 def principal_directions(gram: Floats, floor: float, most: int) -> tuple[Floats, Floats]:
-    """Return the strengths above `floor` and the loadings (rows, D) of the strongest directions, at most `most`.
+    """Return strengths above `floor` and loadings (rows, D) of the strongest directions, at most `most` of them.
 
-    The sign of each is fixed, its largest loading is positive, so that equal input gives equal bits.
+    The sign of each direction is fixed (its largest loading is positive), so that equal input gives equal bits.
 
     >>> strengths, loadings = principal_directions(np.array([[1.0, -2.0], [-2.0, 4.0]]), floor=1e-9, most=2)
     >>> strengths.round(6).tolist(), (loadings * 5**0.5).round(6).tolist()
     ([5.0], [[-1.0], [2.0]])
     """
     strengths, loadings = np.linalg.eigh(gram)
-    # What float32 cannot tell from zero is rounding, not a direction.
+    # Strengths that float32 cannot distinguish from zero come from rounding.
     keep = np.flatnonzero(strengths > max(floor, 1e-10 * strengths.max(initial=0.0)))[::-1][:most]
     turn = loadings[:, keep]
     return strengths[keep], turn * np.sign(turn[np.abs(turn).argmax(axis=0), np.arange(len(keep))])

@@ -1,7 +1,7 @@
-"""Groups whose number nobody has to give: by density, by a graph, by a tree, by halving; and FedGroup's features.
+"""Clustering without a given number of clusters: by density, graph, tree or halving; and FedGroup's features.
 
-All but `edc` take (n, n) distances or similarities, from `similarity`, `divergence` or losses, and know nothing
-of where they come from. Clusters are numbered 0, 1, ... in order of their first row.
+All functions except `edc` take (n, n) distances or similarities of any origin: from `similarity`, `divergence` or
+losses. Clusters are numbered 0, 1, ... in order of their first row.
 """
 
 import numpy as np
@@ -16,10 +16,10 @@ _LINKAGES = ("average", "complete", "single")  # the ones that make sense for an
 
 
 def dbscan(distances: Floats, eps: float, min_points: int) -> Labels:
-    """Return the clusters of DBSCAN, each noise point a cluster of its own (FedTSDP, sections 3.2.1 and 3.3.1).
+    """Return the clusters of DBSCAN; each noise point is its own cluster (FedTSDP, sections 3.2.1 and 3.3.1).
 
-    A row with `min_points` rows within `eps`, itself among them, is a core. A border row between two clusters
-    goes to the one with the lower number; with `min_points` 2 there are none.
+    A row with at least `min_points` rows within `eps`, itself included, is a core row. A border row between two
+    clusters goes to the one with the lower number; with `min_points` 2 there are no border rows.
 
     >>> line = np.array([[9.0], [1.0], [2.0], [4.0]])
     >>> dbscan(np.abs(line - line.T), eps=1.5, min_points=2).tolist()
@@ -38,9 +38,9 @@ def dbscan(distances: Floats, eps: float, min_points: int) -> Labels:
 def components(distances: Floats, threshold: float, smallest: int = 1) -> Labels:
     """Return the connected components of the graph with an edge wherever the distance is at most `threshold`.
 
-    ONE_SHOT of SR-FCA (Algorithm 1): components below `smallest` rows are no clusters, and each of their rows
-    goes to the one it is nearest to on average. If none is large enough, all stay as they are: SR-FCA can merge
-    clusters later but never split one, and one cluster for all would look like a threshold that is too large.
+    ONE_SHOT of SR-FCA (Algorithm 1): components with fewer than `smallest` rows are not clusters; each of their rows
+    joins the cluster with the smallest average distance. If no component is large enough, all components stay:
+    SR-FCA can merge clusters later but never split them, so putting all rows into one cluster could not be undone.
 
     >>> line = np.array([[0.0], [1.0], [4.0], [8.0], [9.0], [10.0]])
     >>> components(np.abs(line - line.T), threshold=1, smallest=2).tolist()
@@ -57,9 +57,10 @@ def components(distances: Floats, threshold: float, smallest: int = 1) -> Labels
 
 
 def merge_clusters(cluster_distances: Floats, threshold: float) -> Labels:
-    """Return the new number of each of K clusters once those at most `threshold` apart are one (MERGE, Algorithm 4).
+    """Merge clusters at most `threshold` apart; return the new number of each of K clusters (MERGE, Algorithm 4).
 
-    Chains count: a and c are one if b is near to both. A cluster near to nobody stays, whatever its size.
+    Chains are merged too: a and c become one if b is near both. A cluster that is near no other stays, whatever its
+    size.
 
     >>> merge_clusters(np.array([[0.0, 9, 1], [9, 0, 9], [1, 9, 0]]), threshold=2).tolist()
     [0, 1, 0]
@@ -70,9 +71,10 @@ def merge_clusters(cluster_distances: Floats, threshold: float) -> Labels:
 def agglomerative(
     distances: Floats, threshold: float | None = None, clusters: int | None = None, linkage: str = "average"
 ) -> Labels:
-    """Merge the two nearest clusters again and again, up to `threshold` or until `clusters` are left (FL+HC).
+    """Merge the two nearest clusters repeatedly, up to the distance `threshold` or until `clusters` are left (FL+HC).
 
-    Give one of the two. Merges at exactly `threshold` are made; of more clusters than rows, each row is one.
+    Give one of the two. Merges at exactly `threshold` are made. If `clusters` is more than the number of rows, each row
+    is its own cluster.
 
     >>> line = np.array([[0.0], [1.0], [3.0], [9.0]])
     >>> agglomerative(np.abs(line - line.T), threshold=2.0).tolist()
@@ -91,15 +93,16 @@ def agglomerative(
     tree = scipy.cluster.hierarchy.linkage(scipy.spatial.distance.squareform(distances, checks=False), linkage)
     if clusters is None:
         return _in_order_of_first(scipy.cluster.hierarchy.fcluster(tree, threshold, "distance"))
-    # fcluster would give fewer where merges tie.
+    # fcluster would give fewer clusters when merges tie.
     return _in_order_of_first(scipy.cluster.hierarchy.cut_tree(tree, min(clusters, len(distances))).ravel())
 
 
 def bipartition(similarity: Floats) -> Labels:
-    """Halve the rows so that the largest similarity across is as small as can be: 0 for the first row's half.
+    """Split the rows in two so that the largest similarity across the split is minimal; the first row's part is 0.
 
-    The split of CFL (Sattler et al.). Any cut crosses the maximum spanning tree, so none does better than the
-    tree's weakest edge, and cutting that edge achieves it: this is single linkage cut in two, not complete linkage.
+    This is the split of CFL (Sattler et al.). Every cut crosses the maximum spanning tree, so none is better than the
+    tree's weakest edge, and cutting that edge achieves it: the result is single linkage cut in two, not complete
+    linkage.
 
     >>> bipartition(np.array([[1.0, -0.5, 0.6], [-0.5, 1.0, 0.1], [0.6, 0.1, 1.0]])).tolist()
     [0, 1, 0]
@@ -110,9 +113,9 @@ def bipartition(similarity: Floats) -> Labels:
 def edc(updates: Floats | Weights, directions: int) -> Floats:
     """Return the cosine of each update with the leading singular directions of all of them: FedGroup's features.
 
-    K-means over the rows then stands in for clustering by the n x n cosines (EDC, Duan et al.). With the updates
-    A = U S V' the cosines are U S over the rows' lengths, so the n x n Gram matrix is all that is needed. Directions
-    without strength are left out, so there are at most as many columns as the rank; an update of zero is at zero.
+    K-means on these rows then replaces clustering by the n x n cosines (EDC, Duan et al.). With the updates
+    A = U S V', the cosines are U S divided by the rows' lengths, so only the n x n Gram matrix is needed. Directions
+    with strength 0 are left out, so there are at most as many columns as the rank; for a zero update all cosines are 0.
     The largest entry of each of U's columns is positive.
 
     >>> edc(np.array([[3.0, 4.0], [6.0, 8.0], [-3.0, -4.0]]), directions=2).round(6).tolist()

@@ -1,7 +1,7 @@
 """Weighted K-means, as FeSEM (unweighted, thesis Eq. 3.2) and WeCFL (thesis Eq. 3.3 and Algorithm 1) need it.
 
-Lloyd's steps are our own: scikit-learn moves an empty cluster to a far point and wants no more clusters than
-points, so numbers would change their meaning from round to round.
+Lloyd's steps are implemented here and not taken from scikit-learn, which moves an empty cluster to a far point and does
+not allow more clusters than points: cluster numbers would change their meaning from round to round.
 """
 
 from collections.abc import Iterator
@@ -15,8 +15,8 @@ from rayfl.clustering.gram import Floats, column_blocks, gram_matrix
 from rayfl.clustering.similarity import Weights
 
 _ROWS = 512  # with a block of columns, 64 MB as float64
-_MOST_ROWS = 1500  # beyond, the eigenvectors of the Gram matrix take longer than they save
-_TIE = 1e-9  # relative; by less, two inertias are the same up to rounding
+_MOST_ROWS = 1500  # with more rows, computing the Gram matrix's eigenvectors takes more time than it saves
+_TIE = 1e-9  # relative; two inertias that differ by less are treated as equal, because of rounding
 
 
 def kmeans(
@@ -29,12 +29,12 @@ def kmeans(
 ) -> tuple[Labels, Floats]:
     """Return each row's cluster and the centres, by squared L2 distance, after at most `iterations` steps.
 
-    One step is the E-step and the M-step of WeCFL; `weights` (n,) are its client weights, all 1 for FeSEM. They
-    move the centres only: a row's own weight scales its distances from all centres alike.
+    One step is the E-step and the M-step of WeCFL; `weights` (n,) are its client weights, all 1 for FeSEM. Weights
+    affect only the centres: a row's weight scales its distances from all centres by the same factor.
 
-    With `start`, cluster k is the one that start[k] grew into. A cluster that loses all its rows keeps its centre
-    and can win rows back, so there may be more clusters than rows. Centres that `start` lacks are drawn by greedy
-    k-means++ with `seed`, as many as there are distinct rows: fewer than `clusters`, if there are not that many.
+    With `start`, cluster k is the one that started at start[k]. A cluster that loses all its rows keeps its centre
+    and can get rows again later, so there may be more clusters than rows. Centres that are missing in `start` are drawn
+    by greedy k-means++ with `seed`; if there are too few distinct rows, fewer than `clusters` are drawn.
 
     >>> line = np.array([[0.0], [2.0], [9.0]])
     >>> assignment, centres = kmeans(line, 3, start=np.array([[8.0], [0.0], [50.0]]))
@@ -77,12 +77,12 @@ def best_kmeans(
     fill: bool = True,
     seed: int | np.random.Generator = 0,
 ) -> Labels:
-    """Return each row's cluster, below `clusters`, in the best of several runs of K-means.
+    """Return each row's cluster (0 to `clusters` - 1) in the best of several runs of K-means.
 
-    The best has the least inertia: the sum of squared distances of the rows from their centres, by weight. With
-    `start`, one of the runs begins from these centres, so that cluster k is what start[k] grew into; another run must
-    be better than it, and is renumbered so that as many rows as possible keep their number of `previous` (-1: none).
-    Without `fill`, such a run gets only as many clusters as the one from `start` fills.
+    The best run has the smallest inertia: the weighted sum of squared distances of the rows from their centres. With
+    `start`, the first run begins from these centres, so that cluster k is the one that started at start[k]. Another run
+    is chosen only if it is better; it is renumbered so that as many rows as possible keep their cluster number of
+    `previous` (-1: none). Without `fill`, the other runs get only as many clusters as the first run has non-empty ones.
 
     >>> line = np.array([[0.0], [1.0], [10.0], [11.0], [20.0], [21.0]])
     >>> poor = np.array([[0.0], [1.0], [15.0]])
@@ -101,7 +101,7 @@ def best_kmeans(
         best, centres = kmeans(points, clusters, masses, start, rng)
         least = _inertia(points, masses, best, centres)
         most = clusters if fill else len(np.unique(best))
-        if not np.isfinite(points).all():  # a client's training has diverged: there is nowhere to draw centres from
+        if not np.isfinite(points).all():  # a client's training has diverged, so no centres can be drawn
             return best
     fresh = False
     for _ in range(starts - (start is not None)):
@@ -114,7 +114,7 @@ def best_kmeans(
 
 
 def _renumbered(found: Labels, previous: Labels, clusters: int) -> Labels:
-    """Give the clusters of `found` their numbers of `previous`, and those without one the numbers that are left."""
+    """Give the clusters of `found` their numbers of `previous`; those that had none get the unused numbers."""
     matched = match_labels(previous, found, fresh=clusters)
     spare = np.setdiff1d(np.arange(clusters), matched)
     return np.where(matched < clusters, matched, spare[np.maximum(matched - clusters, 0)] if len(spare) else 0)
@@ -123,10 +123,11 @@ def _renumbered(found: Labels, previous: Labels, clusters: int) -> Labels:
 def _coordinates(
     points: Floats | Weights, start: Floats | Weights | None
 ) -> tuple[Floats | Weights, Floats | Weights | None]:
-    """Return points and centres at the same distances from each other, in as few dimensions as there are of them.
+    """Return points and centres with the same distances between them, but only as many dimensions as there are rows.
 
-    K-means needs nothing but these distances. They come from one Gram matrix around the mean of the points, by its
-    eigenvectors; after that no run looks at the millions of columns again. Where that gains nothing, all stays as is.
+    K-means needs only these distances. The new coordinates come from the eigenvectors of one Gram matrix around the
+    mean of the points; after that, no run has to read the millions of columns again. Where that saves nothing, points
+    and centres are returned unchanged.
     """
     rows, dim = len(points) + (0 if start is None else len(start)), points.shape[1]
     if rows >= dim or rows > _MOST_ROWS:
@@ -154,7 +155,7 @@ def _inertia(points: Floats | Weights, masses: Floats, assignment: Labels, centr
 
 
 def kmeans_plus_plus(points: Floats | Weights, clusters: int, seed: int | np.random.Generator = 0) -> Floats:
-    """Return centres to start from: rows that lie far apart, fewer than `clusters` if not so many differ.
+    """Return centres to start from: rows that are far apart; fewer than `clusters` if there are too few distinct rows.
 
     >>> kmeans_plus_plus(np.array([[1.0], [1.0], [5.0]]), 3).ravel().tolist()
     [1.0, 5.0]
@@ -164,7 +165,7 @@ def kmeans_plus_plus(points: Floats | Weights, clusters: int, seed: int | np.ran
 
 
 def nearest(points: Floats | Weights, centres: Floats | Weights) -> Labels:
-    """Return the number of the centre nearest to each row; of equally near ones the lowest.
+    """Return the number of the centre nearest to each row; at a tie, the lowest number.
 
     >>> nearest(np.array([[1.0], [2.0], [7.0]]), np.array([[0.0], [4.0], [4.0]])).tolist()
     [0, 0, 1]
@@ -173,7 +174,8 @@ def nearest(points: Floats | Weights, centres: Floats | Weights) -> Labels:
 
 
 def _squared_distances(points: Floats | Weights, centres: Floats | Weights) -> Floats:
-    # By differences: |x|^2 - 2xc + |c|^2 would cancel, as models of one federation lie close together far from zero.
+    # Compute differences: |x|^2 - 2xc + |c|^2 would lose digits, because models of one federation are close to each
+    # other and far from zero.
     distances = np.zeros((len(points), len(centres)))
     for part in column_blocks(points.shape[1]):
         for row in range(0, len(points), _ROWS):
@@ -183,7 +185,7 @@ def _squared_distances(points: Floats | Weights, centres: Floats | Weights) -> F
 
 
 def _means(points: Floats | Weights, masses: Floats, assignment: Labels, centres: Floats) -> Floats:
-    """The weighted mean of each cluster's rows; the old centre where they weigh nothing."""
+    """The weighted mean of each cluster's rows; the old centre if their total weight is 0."""
     totals = np.bincount(assignment, masses, minlength=len(centres))
     alive = np.flatnonzero(totals)
     shares = np.where(assignment == alive[:, None], masses, 0.0) / totals[alive, None]
@@ -201,7 +203,7 @@ def _drawn(
 ) -> Floats:
     """Greedy k-means++: of a few rows drawn by weight times squared distance, take the one that helps most."""
     more: list[Floats] = []
-    # Without a centre all rows are equally far, and the first row is drawn by weight alone.
+    # Without any centre, all rows count as equally far, so the first row is drawn by weight only.
     closest = _squared_distances(points, centres).min(axis=1) if len(centres) else np.ones(len(points))
     tries = 2 + int(np.log(clusters))
     while len(centres) + len(more) < clusters and (odds := masses * closest).any():

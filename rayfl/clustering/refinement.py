@@ -1,7 +1,7 @@
 """SR-FCA's RECLUSTER and MERGE, as functions on arrays of losses and distances.
 
 Losses are (clients, models): entry (i, j) is f_i(w_j), the mean loss per sample of model j on the data of client i.
-f_c, the loss of a cluster, is the plain mean over its clients (SR-FCA, Eq. 2), whatever their numbers of samples.
+f_c, the loss of a cluster, is the unweighted mean over its clients (SR-FCA, Eq. 2), whatever their numbers of samples.
 """
 
 import numpy as np
@@ -27,16 +27,16 @@ def losses_to_clusters(of_centres: Floats, of_clients: Floats, labels: Labels) -
     """Return the distance of each client from each cluster (n, K): half of f_i(w_c) + f_c(w_i) (Definition 5.1).
 
     `of_centres` (n, K) are the losses of the clusters' models, `of_clients` (n, n) those of the clients' own ones.
-    RECLUSTER has the clusters that the models were trained in, so `labels` are those before it.
+    RECLUSTER uses the clusters in which the models were trained, so `labels` are the assignment before it.
     """
     return (of_centres + cluster_losses(of_clients, labels, of_centres.shape[1]).T) / 2
 
 
 def losses_between_clusters(of_centres: Floats, labels: Labels) -> Floats:
-    """Return the distance of each cluster from each (K, K): half of f_c(w_c') + f_c'(w_c) (Definition 5.1).
+    """Return the distances between all clusters (K, K): half of f_c(w_c') + f_c'(w_c) (Definition 5.1).
 
-    MERGE has the clusters that RECLUSTER left (Algorithm 4 takes C'_r), so `labels` are those after it. Clusters that
-    lost all their clients have NaN.
+    MERGE uses the clusters after RECLUSTER (Algorithm 4 takes C'_r), so `labels` are the assignment after it. Clusters
+    that lost all their clients have NaN.
     """
     cross = cluster_losses(of_centres, labels, of_centres.shape[1])
     between = (cross + cross.T) / 2
@@ -45,7 +45,7 @@ def losses_between_clusters(of_centres: Floats, labels: Labels) -> Floats:
 
 
 def recluster(to_clusters: Floats) -> Labels:
-    """Return each client's nearest cluster, of equally near ones the lowest (RECLUSTER, Algorithm 2).
+    """Return each client's nearest cluster; at a tie, the lowest number (RECLUSTER, Algorithm 2).
 
     >>> recluster(np.array([[0.3, 0.2], [0.1, 0.4], [0.5, 0.5]])).tolist()
     [1, 0, 0]
@@ -56,12 +56,13 @@ def recluster(to_clusters: Floats) -> Labels:
 def merge_near_clusters(
     labels: Labels, to_clusters: Floats, between: Floats, threshold: float, smallest: int = 1
 ) -> tuple[Labels, Labels]:
-    """Join clusters at most `threshold` apart, chains included (MERGE, Algorithm 4).
+    """Merge clusters at most `threshold` apart, chains included (MERGE, Algorithm 4).
 
-    Return each client's new cluster, and for each of the old clusters the new one that it became part of. Old clusters
-    without clients are gone (-1). So are new ones below `smallest` clients: Algorithm 4 drops them, and the size is
-    counted in clients, since counted in clusters a cluster that needs no merging would be dropped. Their clients go to
-    the nearest old cluster that is left. If none is large enough, all stay.
+    Return each client's new cluster, and for each old cluster the new one that it became part of (-1 if it was
+    dropped). Old clusters without clients are dropped. New clusters with fewer than `smallest` clients are dropped too,
+    as in Algorithm 4. The size is counted in clients: counted in clusters, a cluster that needs no merging would be
+    dropped. The clients of dropped clusters join the nearest remaining old cluster. If no cluster is large enough, none
+    is dropped.
 
     >>> near = np.array([[0.0, 9.0, 1.0], [9.0, 0.0, 9.0], [1.0, 9.0, 0.0]])
     >>> clients, clusters = merge_near_clusters(np.array([0, 2, 1, 1]), np.zeros((4, 3)), near, threshold=2.0)

@@ -1,7 +1,7 @@
-"""How alike clients are: low-rank sketches of their models, and cosine or L2 distances between sketches.
+"""How similar clients are: low-rank sketches of their models, and cosine or L2 distances between sketches.
 
-FedAC, section 4.3 and Algorithm 2. Arrays in, arrays out; who projects what, and when, is the caller's.
-Every sum runs over fixed blocks of columns, so no number depends on how clients are grouped on actors.
+FedAC, section 4.3 and Algorithm 2. Arrays in, arrays out; the caller decides what to project and when.
+Every sum runs over fixed blocks of columns, so no result depends on how clients are distributed over actors.
 """
 
 import hashlib
@@ -25,15 +25,15 @@ class LowRankMap:
     components: Weights  # (D, dim), orthonormal rows, the strongest first
 
     def digest(self) -> str:
-        """Return what tells this map from any other, also when it has been saved and read back."""
+        """Return a digest that identifies this map, also after it has been saved and read back."""
         return hashlib.blake2b(np.ascontiguousarray(self.components).data, digest_size=16).hexdigest()
 
 
 def fit_low_rank(vectors: Weights, components: int) -> LowRankMap:
-    """Fit the principal components of the rows of `vectors` by their n x n Gram matrix; dim may be millions.
+    """Fit the principal components of the rows of `vectors` with their n x n Gram matrix; dim may be millions.
 
-    There are at most n - 1 of them, and directions in which the rows do not differ are left out. The sign of
-    each is fixed (its largest loading among the rows is positive), so that equal input gives equal bits.
+    There are at most n - 1 components; directions in which the rows do not differ are left out. The sign of
+    each component is fixed (its largest loading among the rows is positive), so that equal input gives equal bits.
 
     >>> fitted = fit_low_rank(np.array([[0, 0, 1], [3, 4, 1], [9, 12, 1]], np.float32), components=2)
     >>> fitted.components.round(2).tolist() == np.float32([[0.6, 0.8, 0.0]]).tolist()
@@ -57,7 +57,7 @@ def fit_low_rank(vectors: Weights, components: int) -> LowRankMap:
     gram = gram_matrix(centred(), rows)
     floor = float(np.finfo(np.float32).eps ** 2 * energy)
     strengths, turn = principal_directions(gram, floor, min(components, rows - 1))
-    # Only the Gram matrix, whose small eigenvalues are differences of large sums, needs float64.
+    # Only the Gram matrix needs float64, because its small eigenvalues are differences of large sums.
     turn = (turn / np.sqrt(strengths)).T.astype(np.float32)
     matrix = np.empty((len(strengths), dim), np.float32)
     for part in column_blocks(dim):
@@ -68,7 +68,7 @@ def fit_low_rank(vectors: Weights, components: int) -> LowRankMap:
 def project(fitted: LowRankMap, vector: Weights, origin: Weights) -> Floats:
     """Return the D numbers M (w - origin) that a client sends for clustering.
 
-    Algorithm 2 projects the weights as they are: `origin` zero.
+    Algorithm 2 projects the weights themselves: there, `origin` is zero.
 
     >>> fitted = LowRankMap(mean=np.float32([1, 1]), components=np.float32([[0, 1]]))
     >>> project(fitted, np.float32([5, 3]), origin=fitted.mean).tolist()
@@ -78,13 +78,13 @@ def project(fitted: LowRankMap, vector: Weights, origin: Weights) -> Floats:
 
 
 def project_all(fitted: LowRankMap, vectors: Sequence[Weights], origin: Weights) -> Floats:
-    """Return the sketches of many vectors, each with the very bits that `project` gives it alone.
+    """Return the sketches of many vectors, each with exactly the bits that `project` gives for it alone.
 
-    A block of the matrix is read once for all vectors, and each vector is multiplied with it on its own: a product
-    with several at once might round differently. Sums over a block are float32, sums over blocks float64.
+    A block of the matrix is read once for all vectors, but each vector is multiplied with it separately: a product
+    with several vectors at once might round differently. Sums over a block are float32, sums over blocks float64.
     """
     sketches = np.zeros((len(vectors), len(fitted.components)))
-    # In buffers of fixed alignment, since a BLAS may take another path for another one.
+    # Use buffers of fixed alignment, because a BLAS may compute differently for another alignment.
     matrix = _aligned(len(fitted.components), BLOCK)
     difference = _aligned(1, BLOCK)[0]
     for part in column_blocks(len(origin)):
@@ -97,7 +97,7 @@ def project_all(fitted: LowRankMap, vectors: Sequence[Weights], origin: Weights)
 
 
 def cosine(a: Floats, b: Floats) -> Floats:
-    """Return the cosine of every row of `a` with every row of `b`; a zero vector is like nothing, so 0.
+    """Return the cosine of every row of `a` with every row of `b`; it is 0 for a zero vector.
 
     >>> cosine(np.array([[2.0, 0.0], [0.0, 0.0]]), np.array([[1.0, 0.0], [0.0, 3.0], [-1.0, 0.0]])).tolist()
     [[1.0, 0.0, -1.0], [0.0, 0.0, 0.0]]
@@ -126,8 +126,8 @@ def l2_distances(sketches: Floats, squared: bool = False) -> Floats:
 def squared_distances(vectors: Weights, others: Weights | None = None) -> Floats:
     """Return the squared L2 distances between all rows of (n, dim) weights, or from each to every row of `others`.
 
-    By differences, in float64: models of one federation lie close together, far from zero. dim may be millions. No
-    number depends on which other rows there are.
+    Computed from differences in float64, because models of one federation are close to each other and far from zero.
+    dim may be millions. No distance depends on the other rows.
 
     >>> squared_distances(np.float32([[1000, 0, 0], [1000, 3, 4]])).tolist()
     [[0.0, 25.0], [25.0, 0.0]]
@@ -145,9 +145,9 @@ def squared_distances(vectors: Weights, others: Weights | None = None) -> Floats
 
 
 def update_cosine_distances(vectors: Weights, origin: Weights) -> Floats:
-    """Return 1 - cosine between all rows of (n, dim) weights as seen from `origin` (dim,), without a copy of them.
+    """Return 1 - cosine between all rows of (n, dim) weights relative to `origin` (dim,), without copying them.
 
-    By their Gram matrix, in float64, over blocks of columns. A row at the origin is like nothing: at distance 1.
+    Computed from the Gram matrix, in float64, over blocks of columns. A row at the origin has distance 1 from all.
 
     >>> update_cosine_distances(np.float32([[5, 1], [9, 1], [5, 9]]), np.float32([4, 1])).round(6).tolist()[0]
     [0.0, 0.0, 0.875965]
@@ -162,9 +162,9 @@ def update_cosine_distances(vectors: Weights, origin: Weights) -> Floats:
 
 
 def cosine_by_distances(between: Floats, from_a: Floats, from_b: Floats) -> Floats:
-    """Return the cosine between every a and b, seen from an origin, by squared distances: the law of cosines.
+    """Return the cosine between every a and b relative to an origin, from squared distances: the law of cosines.
 
-    `between` (n, k) are those of a from b, `from_a` (n,) and `from_b` (k,) those from the origin.
+    `between` (n, k) are the squared distances of a from b, `from_a` (n,) and `from_b` (k,) those from the origin.
 
     >>> cosine_by_distances(np.array([[2.0, 4.0]]), np.array([1.0]), np.array([1.0, 1.0])).tolist()
     [[0.0, -1.0]]

@@ -1,7 +1,7 @@
-"""Count sketches: a few numbers that stand for a long vector, by which vectors can be compared roughly.
+"""Count sketches: a few numbers that summarise a long vector, good enough to compare vectors roughly.
 
 Each coordinate is added to one of D numbers, with a random sign (Charikar, Chen and Farach-Colton 2002). The map is
-linear, the same for all vectors of one length, and keeps squared lengths and inner products right on average, with a
+linear, the same for all vectors of one length, and preserves squared lengths and inner products on average, with a
 relative error of about sqrt(2 / D). Unlike a dense random projection it needs no D x P matrix.
 """
 
@@ -15,7 +15,7 @@ from rayfl.randomness import Purpose, generator
 
 
 def count_sketch(vector: Weights | Floats, size: int) -> Floats:
-    """Return `size` numbers that stand for a vector. Sums are in float64 and in one order: the same bits anywhere.
+    """Return `size` numbers that summarise a vector. Sums are in float64 and in a fixed order: same bits everywhere.
 
     >>> a, b = np.float32([1, 2, 3]), np.float32([0, 5, -1])
     >>> bool(np.allclose(count_sketch(a, 2) + count_sketch(b, 2), count_sketch(a + b, 2)))

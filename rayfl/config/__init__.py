@@ -1,5 +1,6 @@
 """The configuration: one typed tree. YAML, dotted overrides and Python keywords in; resolved YAML out."""
 
+from rayfl.config.arrive import ArriveConfig
 from rayfl.config.callbacks import CallbackConfig
 from rayfl.config.client import EvaluateConfig, LocalConfig, ParticipationConfig
 from rayfl.config.data import DATA, DataConfig
@@ -16,6 +17,7 @@ __all__ = [
     "MOST",
     "MOST_COPIES",
     "PARTITIONS",
+    "ArriveConfig",
     "CallbackConfig",
     "Config",
     "DataConfig",

@@ -81,10 +81,23 @@ class LocalConfig(Section):
 
 
 class ParticipationConfig(Section):
-    """How many clients take part in a round."""
+    """Who takes part in a round."""
 
     fraction: float | None = Field(None, gt=0, le=1, description="share of the clients in each round's cohort (1.0)")
     count: int | None = Field(None, ge=1, le=MOST, description="size of the cohort, instead of fraction")
+    kind: Literal["uniform", "by_size", "trace"] = Field(
+        "uniform",
+        description="how the cohort is drawn: uniform; by_size: with probabilities by training samples; trace: among"
+        " those who are available, as the file participation.path says",
+    )
+    path: str | None = Field(
+        None,
+        description="of a trace: a CSV or Parquet file with the columns round and client, a row for each round in which"
+        " a client is available; after its last round it begins again",
+    )
+    dropout: float = Field(
+        0.0, ge=0, lt=1, description="probability that a client of the cohort is lost during the round, and its update"
+    )
 
     @model_validator(mode="after")
     def _fraction_or_count(self) -> "ParticipationConfig":
@@ -92,6 +105,19 @@ class ParticipationConfig(Section):
             raise ValueError(
                 f"participation.fraction={self.fraction} and participation.count={self.count} exclude each other:"
                 " remove one"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _trace_has_a_path(self) -> "ParticipationConfig":
+        if self.kind == "trace" and self.path is None:
+            raise ValueError(
+                "participation.path is missing: participation.kind=trace needs a file with the columns round and client"
+            )
+        if self.kind != "trace" and self.path is not None:
+            raise ValueError(
+                f"participation.path={shown(self.path)} is not used by participation.kind={self.kind}: remove it, or"
+                " use participation.kind=trace"
             )
         return self
 

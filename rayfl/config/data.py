@@ -3,16 +3,23 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from rayfl.config.section import MOST, Section
 from rayfl.config.union import OWN, members, tag_of
+from rayfl.errors import shown
 
 #: Keys that version 0.1 saved with every source, whether it read them or not.
 _SAVED_WITH_ALL = {"label": "label", "window": 80, "stride": 1}
 #: What people call tables: there is no source of this name, but some read them.
-TABLES = ("csv", "tsv", "excel", "xlsx", "xls", "json", "jsonl", "pandas", "dataframe", "table", "tabular", "arrow")
-TABLE_HINT = "tables are read by parquet, npz (arrays x and y), or a function of yours: data.source=package.module:name"
+TABLES = ("tsv", "excel", "xlsx", "xls", "json", "jsonl", "pandas", "dataframe", "table", "tabular", "arrow")
+TABLE_HINT = (
+    "tables are read by parquet and csv (also with data.separator), npz (arrays x and y), or a function of yours:"
+    " data.source=package.module:name"
+)
+
+#: One name or several.
+Names = Annotated[list[str], BeforeValidator(lambda given: [given] if isinstance(given, str) else given)]
 
 
 class DataConfig(Section):
@@ -75,7 +82,10 @@ class TorchvisionData(DataConfig):
 class FileData(DataConfig):
     """Sources that read a file or folder of the user's."""
 
-    path: str = Field(description="file or folder of an image_folder, npz, parquet or text source")
+    path: str = Field(
+        description="file or folder of an image_folder, npz, parquet, csv or text source; huggingface: a name on the"
+        " hub, a folder made with save_to_disk, or Parquet files, one or a list or a folder of them"
+    )
 
     @property
     def place(self) -> str:
@@ -83,7 +93,15 @@ class FileData(DataConfig):
         return f"data.path={self.path}"
 
 
-class ImageFolderData(FileData):
+class ImageKeys(DataConfig):
+    """What is done with images before anything else."""
+
+    size: int | None = Field(
+        None, ge=1, le=4096, description="images: make all of them so many pixels high and wide; default: as they are"
+    )
+
+
+class ImageFolderData(FileData, ImageKeys):
     """A folder of images per class."""
 
     source: Literal["image_folder"] = "image_folder"
@@ -100,10 +118,9 @@ class NpzData(FileData):
         return True
 
 
-class TableKeys(DataConfig):
-    """What the columns of a table are for."""
+class ColumnKeys(DataConfig):
+    """What the columns of a table are for, but the label's."""
 
-    label: str = Field("label", description="tables: the column with the class, or the number, of each row")
     client: str | None = Field(
         None, description="tables: the column that names each row's client, for partition.kind=natural"
     )
@@ -113,10 +130,30 @@ class TableKeys(DataConfig):
         " in the sorted order of the values; columns of pandas' type category are such already, in their own order",
     )
     drop: list[str] = Field(default_factory=list, description="tables: columns to leave out")
+    missing: Literal["refuse", "mean"] = Field(
+        "refuse",
+        description="tables: refuse rows without a value; mean: a missing number becomes the mean of its column "
+        "outside the source's own test split, and one more feature marks it; a missing category is one more value",
+    )
+
+    @property
+    def may_name_clients(self) -> bool:
+        """A table says so where data.client names a column."""
+        return self.client is not None
+
+
+class TableKeys(ColumnKeys):
+    """What the columns of a table are for."""
+
+    label: str = Field(
+        "label",
+        description="tables: the column with the class, or the number, of each row; huggingface: by default"
+        " the column of classes, else one called label",
+    )
 
     @model_validator(mode="after")
     def _no_pixels(self) -> "TableKeys":
-        if self.normalise == "half" and self.source == "parquet":
+        if self.normalise == "half" and self.source in ("parquet", "csv"):
             raise ValueError(_half(self.source))
         return self
 
@@ -126,17 +163,25 @@ class ParquetData(FileData, TableKeys):
 
     source: Literal["parquet"] = "parquet"
 
-    @property
-    def may_name_clients(self) -> bool:
-        """A table says so where data.client names a column."""
-        return self.client is not None
+
+class CsvData(FileData, TableKeys):
+    """A table in a text file, a row per line."""
+
+    source: Literal["csv"] = "csv"
+    separator: str = Field(",", min_length=1, max_length=1, description="csv: what stands between two values")
 
 
 class TextData(FileData):
     """Text, as windows of characters."""
 
     source: Literal["text"] = "text"
-    window: int = Field(80, ge=1, le=100_000, description="text: how many characters are seen before the next one")
+    window: int = Field(
+        80,
+        ge=1,
+        le=100_000,
+        description="text: how many characters are seen before the next one; huggingface: none by default, and text is"
+        " then no input",
+    )
     stride: int = Field(1, ge=1, le=MOST, description="text: characters between the starts of two windows")
 
     @model_validator(mode="after")
@@ -144,6 +189,47 @@ class TextData(FileData):
         if self.normalise == "half":
             raise ValueError(_half(self.source))
         return self
+
+
+class SplitNames(Section):
+    """Splits of a data set, one or several, by what they are for; others are left out."""
+
+    train: Names = Field(min_length=1, description="huggingface: splits to train on")
+    validation: Names = Field(default_factory=list, description="huggingface: splits for validation")
+    test: Names = Field(default_factory=list, description="huggingface: splits for testing")
+
+
+class HuggingFaceData(ColumnKeys, ImageKeys):
+    """A data set of Hugging Face's hub, or in its formats."""
+
+    source: Literal["huggingface"] = "huggingface"
+    path: str | list[str] = Field(
+        description="a name on the hub, a folder made with save_to_disk, or Parquet files, one or a list or a folder"
+    )
+    revision: str | None = Field(None, description="huggingface: the branch, tag or commit on the hub")
+    config_name: str | None = Field(
+        None, description="huggingface: which of several parts of a data set, on the hub or in folders of Parquet files"
+    )
+    splits: SplitNames | None = Field(
+        None,
+        description="huggingface: the splits by what they are for, such as {train: [train, extra], test: test}; others "
+        "are left out. Default: by their names, which must say it",
+    )
+    input: Names = Field(
+        default_factory=list,
+        description="huggingface: the column, or columns, with the inputs; default: the images, else all columns that"
+        " are for nothing else",
+    )
+    label: str | None = Field(None, description="the column with the class, or the number, of each row")
+    window: int | None = Field(
+        None, ge=1, le=100_000, description="predict the next character of a text from so many before it"
+    )
+    stride: int = Field(1, ge=1, le=MOST, description="characters between the starts of two windows")
+
+    @property
+    def place(self) -> str:
+        """The name or the files, as messages say it."""
+        return f"data.path={self.path if isinstance(self.path, str) else shown(self.path)}"
 
 
 class PythonData(DataConfig):
@@ -191,7 +277,9 @@ AnyData = Annotated[
     | Annotated[ImageFolderData, Tag("source=image_folder")]
     | Annotated[NpzData, Tag("source=npz")]
     | Annotated[ParquetData, Tag("source=parquet")]
+    | Annotated[CsvData, Tag("source=csv")]
     | Annotated[TextData, Tag("source=text")]
+    | Annotated[HuggingFaceData, Tag("source=huggingface")]
     | Annotated[PythonData, Tag("source=python")]
     | Annotated[OwnData, Tag("source=package.module:function")],
     Discriminator(tag_of("source", "digits", OWN + "function", DataConfig)),

@@ -175,11 +175,20 @@ def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
         for key, inner in value.items():
             _set(node[last], str(key), inner)
         return
-    for rivals in (("steps", "epochs"), ("fraction", "count"), ("gpus_per_actor", "actors_per_gpu")):
-        if last in rivals and value is not None and parents and parents[-1] in ("local", "participation", "ray"):
-            for rival in rivals:
-                node.pop(rival, None)
+    rivals = _RIVALS.get(parents[-1], ()) if parents else ()
+    if last in rivals and value is not None:
+        for rival in rivals:
+            node.pop(rival, None)
     node[last] = value
+
+
+#: By section, the keys of which only one may be given.
+_RIVALS = {
+    "local": ("steps", "epochs"),
+    "participation": ("fraction", "count"),
+    "arrive": ("share", "count", "clients"),
+    "ray": ("gpus_per_actor", "actors_per_gpu"),
+}
 
 
 @dataclass(frozen=True)
@@ -201,7 +210,7 @@ def _place(root: type[BaseModel], loc: Sequence[str | int]) -> _Place:
     rest = list(loc)
     while rest:
         key = rest.pop(0)
-        if isinstance(key, str) and (key.startswith("literal[") or key in _TYPE_TAGS) and inside is None:
+        if isinstance(key, str) and (key.startswith(("literal[", "list[")) or key in _TYPE_TAGS) and inside is None:
             continue
         keys.append(key)
         if isinstance(key, int):  # in a list, which is still the value of the key before
@@ -212,6 +221,8 @@ def _place(root: type[BaseModel], loc: Sequence[str | int]) -> _Place:
         if field is None:
             continue
         sections = members(field.annotation)
+        if sections and rest and isinstance(rest[0], int):  # a list of sections
+            keys.append(rest.pop(0))
         if sections and rest:
             name = str(rest.pop(0)).partition("=")[2]
             inside, of = sections[name], (str(key), field.annotation, name)
@@ -230,20 +241,22 @@ def _line(
     key = ".".join([*prefix, *map(str, place.keys)])
     value = error["input"]
     if error["type"] in ("union_tag_invalid", "union_tag_not_found"):
-        return _unknown_member(key, value, root.model_fields[str(place.keys[-1])].annotation)
+        name = next(str(k) for k in reversed(place.keys) if isinstance(k, str))
+        return _unknown_member(key, value, (place.section or root).model_fields[name].annotation)
     if error["type"] == "extra_forbidden":
         last, allowed = str(place.keys[-1]), sorted(place.section.model_fields) if place.section else []
         allowed = [*(others if len(place.keys) == 1 else ()), *allowed]
         if place.union is not None:
-            of, union, name = place.union
+            _, union, name = place.union
             users = [n for n, section in members(union).items() if last in section.model_fields and ":" not in n]
             if users:
-                which = f"{of}.{union_key(union)}"
+                which = ".".join([*prefix, *map(str, place.keys[:-1]), union_key(union)])
                 return (
                     f"{key}={shown(value)} is not used by {which}={name} (only by {', '.join(users)}): remove it, or"
                     f" change {which}"
                 )
-        hint = _inside_a_section(last) if place.section is Config else ""
+        # `round` is meant for `rounds`, though a section has a key of that name.
+        hint = _inside_a_section(last) if place.section is Config and f"{last}s" not in allowed else ""
         hint = hint or closest(last, allowed)
         return f"{key}={shown(value)}: there is no key '{last}'{hint}; allowed: {', '.join(allowed)}"
     if error["type"] == "literal_error":
@@ -269,6 +282,8 @@ def _unknown_member(key: str, given: Any, union: Any) -> str:
     if not isinstance(given, Mapping):
         return f"{key}={shown(given)}: input should be a mapping of keys, such as {key}.{which}"
     value = given.get(which)
+    if value is None:
+        return f"{key}.{which} is missing: it must be one of {', '.join(members(union))}"
     allowed = [name for name in members(union) if name != "python"]
     hint = closest(value, allowed) if isinstance(value, str) else ""
     if key == "data" and isinstance(value, str) and value.lower().lstrip(".") in TABLES:
@@ -276,7 +291,7 @@ def _unknown_member(key: str, given: Any, union: Any) -> str:
     return f"{key}.{which}={shown(value)} is not allowed{hint}; allowed: {', '.join(allowed[:-1])}, or {allowed[-1]}"
 
 
-_TYPE_TAGS = ("float", "int", "str", "bool", "list[int]")
+_TYPE_TAGS = ("float", "int", "str", "bool", "list[int]", "list[str]")
 
 
 def _literals(annotation: Any) -> list[str]:

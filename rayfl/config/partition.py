@@ -1,95 +1,19 @@
 """Config keys `partition.*`: one class per kind, with the keys that this kind reads."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, TypeGuard
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 
-from rayfl.config.section import MOST, Positive, Section
+from rayfl.config.composed import ComposedPartition
+from rayfl.config.label_parts import ALPHAS, ClassesKeys, ClusterClassesKeys, ClusterDirichletKeys, DirichletKeys
+from rayfl.config.partition_base import MOST_COPIES, PartitionConfig, PlantedPartition
+from rayfl.config.section import MOST, Positive
 from rayfl.config.union import OWN, members, tag_of
 from rayfl.errors import shown
 
-#: The most planted clusters that each hold all samples, or have an angle of their own.
-MOST_COPIES = 1000
-#: Concentrations outside this range round to one client or class that gets all, or to equal shares.
-ALPHAS = (1e-9, 1e9)
+__all__ = ["ALPHAS", "MOST_COPIES", "PARTITIONS", "AnyPartition", "PartitionConfig"]
+
 Angle = Annotated[float, Field(ge=-360, le=360)]
-
-
-class PartitionConfig(Section):
-    """Who gets which samples: the keys of every kind."""
-
-    kind: str = Field("transforms", description="how samples are dealt, or package.module:Class")
-    clients: int | None = Field(None, ge=1, le=MOST, description="number of clients (20); natural: take only so many")
-    test: float | Literal["official"] = Field(
-        0.2,
-        description="share of each client's samples kept for testing, or official: test samples come from the "
-        "source's own test split, with the client's label distribution",
-    )
-    validation: float | Literal["official"] | None = Field(
-        None,
-        description="share of each client's training samples kept for validation, or official: validation samples come "
-        "from the source's own validation split (val of npz, image folders, parquet); default: official where there is "
-        "such a split, else 0. With a share, or 0, that split is dealt for training",
-    )
-    public: float | Literal["none", "test"] | None = Field(
-        None,
-        description="samples that only the server sees, without labels, and no client has. test: the source's own test "
-        "split, as FedTSDP has it; or a share of the samples, drawn by the seed; or none. Default: none, but "
-        "for methods that need them (fedtsdp) test, or 0.1 where there is no such split or partition.test=official",
-    )
-
-    seed: int | None = Field(
-        None,
-        ge=0,
-        le=2**63 - 1,
-        description="of who gets which samples, and of data.limit; default: the run's seed. Set it, and seed changes "
-        "only the training",
-    )
-
-    #: How many clients there are if nobody says; None: as many as the data have.
-    default_clients: ClassVar[int | None] = 20
-
-    @property
-    def owner_column(self) -> str | None:
-        """The column that says whose sample it is, for kinds that deal by owner."""
-        return None
-
-    @property
-    def planted(self) -> int | None:
-        """How many clusters are planted, if any are."""
-        return None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _defaults_of_the_kind(cls, given: Any) -> Any:
-        if not isinstance(given, Mapping):
-            return given
-        filled = {k: v for k, v in given.items() if v is not None}
-        if cls.default_clients is not None:
-            sizes = filled.get("cluster_sizes") if "cluster_sizes" in cls.model_fields else None
-            filled.setdefault("clients", sum(sizes) if _are_sizes(sizes) else cls.default_clients)
-        return cls._more_defaults(filled)
-
-    @classmethod
-    def _more_defaults(cls, filled: dict[str, Any]) -> dict[str, Any]:
-        """Fill in what depends on other keys of the kind."""
-        return filled
-
-    @model_validator(mode="after")
-    def _possible_splits(self) -> "PartitionConfig":
-        if isinstance(self.test, float) and not 0 < self.test < 1:
-            raise ValueError(f"partition.test={self.test} must lie between 0 and 1, or be 'official'")
-        if isinstance(self.validation, float) and not 0 <= self.validation < 1:
-            raise ValueError(f"partition.validation={self.validation} must be at least 0 and below 1, or be 'official'")
-        if isinstance(self.public, float) and not 0 < self.public < 1:
-            raise ValueError(f"partition.public={self.public} must lie between 0 and 1, or be 'none' or 'test'")
-        if self.public == "test" and self.test == "official":
-            raise ValueError(
-                "partition.public=test and partition.test=official want the same samples: use a share for one of them,"
-                " such as partition.test=0.2"
-            )
-        return self
 
 
 class SizedPartition(PartitionConfig):
@@ -114,86 +38,32 @@ class IidPartition(SizedPartition):
     kind: Literal["iid"] = "iid"
 
 
-class DirichletPartition(SizedPartition):
+class DirichletPartition(DirichletKeys, SizedPartition):
     """Each client has its own mix of labels."""
 
     kind: Literal["dirichlet"] = "dirichlet"
-    alpha: float = Field(
-        0.1, ge=ALPHAS[0], le=ALPHAS[1], description="dirichlet: concentration of each client's labels"
-    )
 
 
-class ClassesPartition(SizedPartition):
+class ClassesPartition(ClassesKeys, SizedPartition):
     """Each client has samples of a few classes."""
 
     kind: Literal["classes"] = "classes"
-    classes: int = Field(2, ge=1, le=MOST, description="classes: how many classes a client has")
 
 
-class ClusteredPartition(SizedPartition):
-    """Kinds that plant clusters of clients."""
-
-    clusters: int = Field(5, ge=1, le=MOST, description="number of planted clusters")
-    cluster_sizes: list[Positive] | None = Field(
-        None, min_length=1, description="clients per cluster, instead of clusters of equal size"
-    )
-
-    @property
-    def planted(self) -> int | None:
-        """How many clusters are planted."""
-        return self.clusters
-
-    @classmethod
-    def _more_defaults(cls, filled: dict[str, Any]) -> dict[str, Any]:
-        sizes = filled.get("cluster_sizes")
-        if _are_sizes(sizes):
-            filled.setdefault("clusters", len(sizes))
-        return filled
-
-    @model_validator(mode="after")
-    def _possible_clusters(self) -> "ClusteredPartition":
-        if self.clients is not None and self.clusters > self.clients:
-            raise ValueError(
-                f"partition.clusters={self.clusters} is more than partition.clients={self.clients}:"
-                " some clusters would have nobody"
-            )
-        if self.cluster_sizes is not None:
-            if sum(self.cluster_sizes) != self.clients:
-                raise ValueError(
-                    f"partition.cluster_sizes={self.cluster_sizes} must be positive and add up to"
-                    f" partition.clients={self.clients} (they add up to {sum(self.cluster_sizes)})"
-                )
-            if len(self.cluster_sizes) != self.clusters:
-                raise ValueError(
-                    f"partition.cluster_sizes={self.cluster_sizes} names {len(self.cluster_sizes)} clusters,"
-                    f" partition.clusters={self.clusters}: leave one of them out"
-                )
-        return self
+class ClusteredPartition(PlantedPartition, SizedPartition):
+    """Kinds that plant clusters of clients, which may get a range of sizes."""
 
 
-class ClusterDirichletPartition(ClusteredPartition):
+class ClusterDirichletPartition(ClusterDirichletKeys, ClusteredPartition):
     """Clusters of clients with mixes of labels that are alike."""
 
     kind: Literal["cluster_dirichlet"] = "cluster_dirichlet"
-    alpha_cluster: float = Field(0.1, ge=ALPHAS[0], le=ALPHAS[1], description="cluster_dirichlet: between clusters")
-    alpha_client: float = Field(10.0, ge=ALPHAS[0], le=ALPHAS[1], description="cluster_dirichlet: within a cluster")
 
 
-class ClusterClassesPartition(ClusteredPartition):
+class ClusterClassesPartition(ClusterClassesKeys, ClusteredPartition):
     """Clusters of clients that share a set of classes."""
 
     kind: Literal["cluster_classes"] = "cluster_classes"
-    classes_cluster: int = Field(3, ge=1, le=MOST, description="cluster_classes: classes of a cluster")
-    classes_client: int = Field(2, ge=1, le=MOST, description="cluster_classes: of which a client has so many")
-
-    @model_validator(mode="after")
-    def _possible_classes(self) -> "ClusterClassesPartition":
-        if self.classes_client > self.classes_cluster:
-            raise ValueError(
-                f"partition.classes_client={self.classes_client} is more than"
-                f" partition.classes_cluster={self.classes_cluster}: a client's classes are its cluster's"
-            )
-        return self
 
 
 class TransformsPartition(ClusteredPartition):
@@ -279,6 +149,34 @@ class NaturalPartition(SizedPartition):
         """The column that says whose sample it is."""
         return self.column
 
+    @property
+    def by_owner(self) -> bool:
+        """Whether clients are the owners of samples."""
+        return True
+
+
+class FilePartition(PartitionConfig):
+    """A partition that was saved before, with `rayfl partition -o partition.parquet`."""
+
+    kind: Literal["file"] = "file"
+    path: str = Field(description="file: the .parquet file that `rayfl partition -o` wrote")
+    functions: list[str] = Field(
+        default_factory=list,
+        description="file: functions or classes of one's own that the file names, package.module:name; code that is not"
+        " named here is not imported",
+    )
+    default_clients: ClassVar[int | None] = None
+
+    @classmethod
+    def _more_defaults(cls, filled: dict[str, Any]) -> dict[str, Any]:
+        for key in ("clients", "test", "validation", "public"):
+            if key in filled and not (key == "test" and filled[key] == cls.model_fields["test"].default):
+                raise ValueError(
+                    f"partition.{key}={shown(filled[key])} is not used by partition.kind=file: the file says it,"
+                    " remove the key"
+                )
+        return filled
+
 
 class OwnPartition(PartitionConfig):
     """A kind of a user's own, with options that its class describes and checks."""
@@ -302,14 +200,11 @@ AnyPartition = Annotated[
     | Annotated[ClusterDirichletPartition, Tag("kind=cluster_dirichlet")]
     | Annotated[ClusterClassesPartition, Tag("kind=cluster_classes")]
     | Annotated[NaturalPartition, Tag("kind=natural")]
+    | Annotated[ComposedPartition, Tag("kind=composed")]
+    | Annotated[FilePartition, Tag("kind=file")]
     | Annotated[OwnPartition, Tag("kind=package.module:Class")],
     Discriminator(tag_of("kind", "transforms", OWN + "Class", PartitionConfig)),
 ]
 
 #: The section of each built-in kind.
 PARTITIONS: dict[str, Any] = {name: section for name, section in members(AnyPartition).items() if ":" not in name}
-
-
-def _are_sizes(value: Any) -> TypeGuard[list[int]]:
-    """Whether this is a list of sizes, so that its length and sum mean something."""
-    return isinstance(value, list) and bool(value) and all(isinstance(v, int) and 1 <= v <= MOST for v in value)

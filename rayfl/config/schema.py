@@ -4,11 +4,12 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from rayfl.config.arrive import ArriveConfig
 from rayfl.config.callbacks import CallbackConfig, as_list
 from rayfl.config.client import EvaluateConfig, LocalConfig, ParticipationConfig
 from rayfl.config.data import AnyData, DigitsData
 from rayfl.config.method import MethodConfig, ModelConfig
-from rayfl.config.partition import AnyPartition, NaturalPartition, TransformsPartition
+from rayfl.config.partition import AnyPartition, TransformsPartition
 from rayfl.config.placement import OutputConfig, RayConfig, StateConfig, Training
 from rayfl.config.section import MOST, Section, tree_without_secrets
 from rayfl.errors import shown
@@ -30,6 +31,9 @@ class Config(Section):
     method: MethodConfig = MethodConfig()
     local: LocalConfig = Field(default_factory=lambda: LocalConfig.model_validate({}))
     participation: ParticipationConfig = ParticipationConfig()
+    arrive: ArriveConfig | None = Field(
+        None, description="clients that come later; default: all are there from the start"
+    )
     evaluate: EvaluateConfig = EvaluateConfig()
     callbacks: list[CallbackConfig] = Field(
         default_factory=list,
@@ -61,9 +65,17 @@ class Config(Section):
             raise ValueError(
                 f"participation.count={count} is more than partition.clients={clients}: nobody takes part twice"
             )
-        natural = isinstance(self.partition, NaturalPartition) and self.partition.column is None
+        if self.arrive is not None and self.arrive.round != "after" and self.arrive.round > self.rounds:
+            raise ValueError(
+                f"arrive.round={self.arrive.round} is after the last round, rounds={self.rounds}: use an earlier one,"
+                " or arrive.round=after"
+            )
+        natural = self.partition.by_owner and self.partition.owner_column is None
         if natural and not self.data.may_name_clients:
-            raise ValueError("partition.column is missing: partition.kind=natural needs the column with the owner")
+            key, part = "column", "kind=natural"
+            if self.partition.kind == "composed":
+                key, part = "natural.columns", "natural"
+            raise ValueError(f"partition.{key} is missing: partition.{part} needs the column with the owner")
         if self.name is not None and not _is_folder_name(self.name):
             raise ValueError(
                 f"name={shown(self.name)} cannot be a folder: use letters, digits, '-', '_' and '.', at most"

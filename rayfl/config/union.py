@@ -1,7 +1,8 @@
 """Sections that are one of several, told apart by a key such as partition.kind: finding the one, and listing all."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, get_args, get_origin
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, Tag
 
@@ -37,11 +38,20 @@ def union_key(union: Any) -> str:
     return next(_tagged(union))[0].partition("=")[0]
 
 
+def is_list(union: Any) -> bool:
+    """Whether a key holds a list of sections that are each one of several."""
+    return get_origin(union) is list
+
+
 def _tagged(union: Any) -> Iterator[tuple[str, type[BaseModel]]]:
+    """Yield tags and sections; those of an optional union too, and of a list of them."""
     if get_origin(union) is Annotated:
-        union = get_args(union)[0]
-    for member in get_args(union):
-        section, *rest = get_args(member) or (member,)
-        for part in rest:
-            if isinstance(part, Tag):
-                yield part.tag, section
+        inner, *rest = get_args(union)
+        tags = [part.tag for part in rest if isinstance(part, Tag)]
+        if tags:
+            yield tags[0], inner
+        else:
+            yield from _tagged(inner)
+    elif get_origin(union) in (Union, UnionType, list):
+        for member in get_args(union):
+            yield from _tagged(member)

@@ -6,12 +6,12 @@
 from typing import TYPE_CHECKING, Any
 
 from rayfl.data.dataset import Dataset, Transform
-from rayfl.data.partition import Partition, PartitionKind, make_partition
+from rayfl.data.partition import Change, Partition, PartitionKind, clusters_at, make_partition
 
 if TYPE_CHECKING:
     from rayfl.data.sources.objects import Data
 
-__all__ = ["Data", "Dataset", "Partition", "PartitionKind", "Transform", "make_partition"]
+__all__ = ["Change", "Data", "Dataset", "Partition", "PartitionKind", "Transform", "clusters_at", "make_partition"]
 
 
 def __getattr__(name: str) -> Any:

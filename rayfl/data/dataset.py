@@ -5,10 +5,10 @@ Where they come from is in `sources`, who gets which in `partition`.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
@@ -20,18 +20,62 @@ Kind = Literal["image", "vector", "text"]
 Targets = Literal["class", "number"]
 
 
+class Step(Protocol):
+    """One thing that is done to inputs: plain data that knows how to do it. See `partition.parts.features`."""
+
+    @property
+    def inverts(self) -> bool:
+        """Whether it makes 255 - x of each pixel x."""
+        ...
+
+    def apply(self, inputs: np.ndarray, samples: np.ndarray) -> np.ndarray:
+        """Return what is made of raw inputs (n, ...), which are those of the samples of these numbers."""
+        ...
+
+
 @dataclass(frozen=True)
 class Transform:
-    """What sets a planted cluster apart. Applied to each batch on raw values, never stored.
+    """What sets a planted cluster, or a client, apart. Applied to raw values of each batch, never stored.
 
     `turns` are quarter turns against the clock, exact, and `degrees` a further rotation by less than one, which is
-    interpolated; `labels[c]` is the new label of class c.
+    interpolated; `labels[c]` is the new label of class c. Then come the `steps`, in their order.
     """
 
     turns: int = 0
     invert: bool = False
     labels: tuple[int, ...] | None = None
     degrees: float = 0.0
+    steps: tuple[Step, ...] = ()
+
+    def __repr__(self) -> str:
+        # Fingerprints of partitions are made of this text, and some are from before there were steps.
+        steps = f", steps={self.steps!r}" if self.steps else ""
+        return (
+            f"Transform(turns={self.turns!r}, invert={self.invert!r}, labels={self.labels!r}, degrees={self.degrees!r}"
+            f"{steps})"
+        )
+
+    @property
+    def costs(self) -> bool:
+        """Whether inputs take work that is worth keeping the result of; quarter turns and inversion take none."""
+        return bool(self.degrees or self.steps)
+
+    @property
+    def inverts(self) -> bool:
+        """Whether pixels end up inverted, by one of its ways or another."""
+        return bool((self.invert + sum(step.inverts for step in self.steps)) % 2)
+
+    def apply(self, inputs: np.ndarray, samples: np.ndarray) -> np.ndarray:
+        """Return raw images or vectors of these samples as they are seen through it."""
+        if self.turns % 4:
+            inputs = np.rot90(inputs, self.turns, axes=(2, 3))
+        if self.degrees:
+            inputs = rotated(inputs, self.degrees)
+        if self.invert:
+            inputs = np.bitwise_not(inputs)  # 255 - x
+        for step in self.steps:
+            inputs = step.apply(inputs, samples)
+        return inputs
 
 
 @dataclass(frozen=True)
@@ -42,7 +86,8 @@ class Dataset:
     (T,) for text. `labels` are classes, or with `targets="number"` float32, and `classes` is then 1. Models see
     `x * scale + shift`, per channel or feature: by default with mean 0 and deviation 1 over the samples outside the
     source's own test split. `owner[i]` numbers the person a sample belongs to, where the source tells, and
-    `is_validation` marks its own validation split, where it has one.
+    `is_validation` marks its own validation split, where it has one. Classes and features may have names; `notes` are
+    lines that say what a user should know of how the data were read.
     """
 
     inputs: np.ndarray
@@ -58,6 +103,9 @@ class Dataset:
     window: int = 0
     is_validation: np.ndarray | None = None
     targets: Targets = "class"
+    class_names: tuple[str, ...] | None = None
+    feature_names: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -77,10 +125,20 @@ class Dataset:
         """How many characters a text has, so how many codes a model must know; None if this is no text."""
         return self.classes if self.kind == "text" else None
 
+    def seen(self, samples: np.ndarray, transform: Transform | None) -> np.ndarray:
+        """Return a copy of raw images or vectors as they are seen through a transform; it may be written to."""
+        inputs = self.inputs.take(samples, axis=0)
+        return inputs if transform is None else transform.apply(inputs, samples)
+
     def batch(
-        self, indices: np.ndarray | Sequence[int], transform: Transform | None = None
+        self,
+        indices: np.ndarray | Sequence[int],
+        transform: Transform | None = None,
+        seen: Callable[[np.ndarray, Transform], np.ndarray] | None = None,
     ) -> "tuple[torch.Tensor, torch.Tensor]":
         """Return the inputs, normalised float32 (text: long codes), and the long or float32 labels of these samples.
+
+        `seen` may know what images or vectors look like through the transform, as a fresh array; default: `self.seen`.
 
         >>> data = Dataset(np.array([[1.0], [3.0]], np.float32), np.array([0, 1], np.uint8), 2, "vector",
         ...                np.zeros(2, bool), shift=np.float32([-2]), scale=np.float32([1]))
@@ -97,18 +155,13 @@ class Dataset:
             assert self.starts is not None
             positions = self.starts.take(chosen).astype(np.intp)[:, None] + np.arange(self.window)
             return torch.from_numpy(self.inputs.take(positions).astype(np.int64)), torch.from_numpy(labels)
-        # take() copies, so what follows may work in place. In numpy, because on batches of small images the
+        # These are copies, so what follows may work in place. In numpy, because on batches of small images the
         # calls cost more than the arithmetic, and there a turn is a view.
-        inputs = self.inputs.take(chosen, axis=0)
+        known = transform is not None and transform.costs and seen is not None
+        inputs = seen(chosen, transform) if known else self.seen(chosen, transform)  # type: ignore[misc, arg-type]
         shift, scale = self.shift, self.scale
         if self.kind == "image":
             shift, scale = shift[:, None, None], scale[:, None, None]
-            if transform is not None and transform.turns % 4:
-                inputs = np.rot90(inputs, transform.turns, axes=(2, 3))
-            if transform is not None and transform.degrees:
-                inputs = rotated(inputs, transform.degrees)
-            if transform is not None and transform.invert:
-                inputs = np.bitwise_not(inputs)  # 255 - x
             inputs = inputs.astype(np.float32, order="C")
         inputs *= scale
         inputs += shift

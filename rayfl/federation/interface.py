@@ -1,13 +1,14 @@
-"""The collective operations a method is written in, with what would travel in a real deployment counted.
+"""The collective operations that methods are written with. What a real deployment would send is counted here too.
 
 Planning, combining and counting happen here, once. A federation adds only how to reach its workers (in this
 process, or actors on Ray), so two federations cannot disagree. Results never depend on which worker did what.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -18,59 +19,22 @@ from rayfl.client.orders import EvaluateOrder, HandedRows, MapOrder, TrainOrder
 from rayfl.client.passes import Combine, Split
 from rayfl.client.schedules import learning_rate
 from rayfl.client.store import ClientState
-from rayfl.config import LocalConfig, ModelConfig
+from rayfl.federation.facts import Facts
 from rayfl.federation.ledger import Ledger
 from rayfl.federation.places import FederationState, Places
+from rayfl.federation.presence import Presence
 from rayfl.federation.traffic import Traffic, whole
-from rayfl.models import Layout, Part
-
-if TYPE_CHECKING:
-    from rayfl.models import FlatModel
+from rayfl.models import Part
 
 
 def _different_stacks(handed: Sequence[Models]) -> list[np.ndarray]:
-    """Return the stacks of models, each array once."""
+    """Return the stacks of models, each array only once."""
     return list({id(models.stack): models.stack for models in handed}.values())
 
 
 def momentum_slot(slot: str, stream: int) -> str:
-    """Return the slot in which clients keep the momentum of the trainings of another slot and stream."""
+    """Return the name of the slot in which clients keep the momentum of their training in this slot and stream."""
     return f"momentum of {slot}" + (f", stream {stream}" if stream else "")
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """What it takes to build the network again, in another initial state."""
-
-    config: ModelConfig
-    input_shape: tuple[int, ...]
-    classes: int
-    vocabulary: int | None
-    seed: int
-    channels_last: bool = False
-
-    def build(self, index: int = 0) -> "FlatModel":
-        """Return the network in its initial state number `index`."""
-        from rayfl.models import FlatModel, build_model  # torch: only where networks are built
-
-        module = build_model(self.config, self.input_shape, self.classes, self.vocabulary, self.seed, index)
-        return FlatModel(module, self.config.head, channels_last=self.channels_last)
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What the server knows of the federation before it starts."""
-
-    n_train: np.ndarray
-    n_test: np.ndarray
-    train_cost: np.ndarray  # samples that each client's training of one round takes
-    layout: Layout
-    initial: np.ndarray
-    public: np.ndarray  # samples that the server may look at, without their labels: no client has them
-    recipe: Recipe
-    n_validation: np.ndarray
-    local: LocalConfig  # how clients train
-    metrics: tuple[str, ...] = ("accuracy", "macro_f1")  # of the task, in the order in which workers report them
 
 
 class Federation(ABC):
@@ -82,6 +46,7 @@ class Federation(ABC):
         self._train_cost = facts.train_cost
         self.layout, self.initial = facts.layout, facts.initial
         self.clients = len(facts.n_train)
+        self.presence = facts.presence or Presence.of_all(self.clients)
         self.round = 0
         self._recipe, self.local = facts.recipe, facts.local
         self._places = Places(self.clients, facts.layout, workers)
@@ -89,8 +54,13 @@ class Federation(ABC):
 
     @property
     def lr(self) -> float:
-        """The learning rate of this round; `local` has the rest of how clients train."""
+        """The learning rate of this round; all other settings of local training are in `local`."""
         return learning_rate(self.local, self.round)
+
+    @property
+    def present(self) -> np.ndarray:
+        """The clients that are there by now: all but newcomers that have yet to arrive. Cohorts are drawn from them."""
+        return self.presence.there(self.round)
 
     @property
     def ledger(self) -> Ledger:
@@ -108,12 +78,12 @@ class Federation(ABC):
         """Call `operation(shared, *arguments)` on each worker named in `shares`, at once; return answers by worker."""
 
     def close(self) -> None:  # noqa: B027 - actors are released by those who started them
-        """Let go of the workers."""
+        """Release the workers."""
 
     # -- what a method calls ----------------------------------------------------------------------------------
 
     def initial_models(self, count: int, first: int = 0) -> np.ndarray:
-        """Return different initial models (count, size), from number `first` on; clients begin with number 0."""
+        """Return different initial models (count, size), from number `first` on; clients start from number 0."""
         return self.numbered_initial_models(np.arange(first, first + count))
 
     def numbered_initial_models(self, numbers: np.ndarray) -> np.ndarray:
@@ -121,20 +91,31 @@ class Federation(ABC):
         return np.stack([self._recipe.build(int(number)).numpy() for number in numbers])
 
     def has_model(self, clients: np.ndarray, slot: str = MODEL) -> np.ndarray:
-        """Return which of these clients have a model of their own: one they keep, or one trained this round."""
+        """Return which of these clients have their own model: one they keep, or one trained this round."""
         return self._places.slot(slot).where[clients] >= 0
 
     def unsent(self, clients: np.ndarray, slot: str = MODEL) -> np.ndarray:
-        """Return which of these clients have something in their latest model that the server has not got."""
+        """Return which of these clients have parts of their latest model that they have not yet sent to the server."""
         return self._places.slot(slot).unsent[clients].any(axis=1)
 
     def forget(self) -> None:
-        """Begin again: no client has any model, on any worker."""
+        """Go back to the start: no client has a model on any worker."""
         self._ask("forget", dict.fromkeys(range(self._places.workers), ()))
         self._places.forget()
 
+    def drop(self, clients: np.ndarray, slots: Sequence[str]) -> None:
+        """Let these clients forget what is in these slots, which nobody else has anything in."""
+        self._ask("drop", {worker: (list(slots),) for worker in range(self._places.workers)})
+        self._places.drop(clients, slots)
+
+    @contextmanager
+    def looking_on(self) -> Iterator[None]:
+        """Let the simulation look on: what is done inside takes time as tests do, and counts as no traffic."""
+        with self._traffic.not_counted():
+            yield
+
     def begin_round(self, number: int) -> None:
-        """Start a round: a new ledger, new random streams everywhere, and only kept models are still there."""
+        """Start a round: a new ledger and new random streams; of the clients' models, only the kept ones remain."""
         self.round = number
         self._traffic.new_ledger()
         self._places.begin_round()
@@ -154,14 +135,15 @@ class Federation(ABC):
     ) -> None:
         """Train the cohort's clients on their own data; the trained models stay where they were trained.
 
-        A client begins from the model it kept in this slot (the initial one, if none), with `start` laid over it.
-        `objective` are terms that its loss has besides the task's. With `keep` it holds on to the result between
-        rounds. `partner` is a fixed model whose outputs are added to the trained one's. `stream` gives other batches
-        than those of the round's other trainings. Only the parameters of `part` are trained; statistics of
-        normalisation layers follow the batches everywhere.
+        A client starts from the model it kept in this slot (the initial one if it kept none), overwritten by `start`
+        where that is given. The terms of `objective` are added to the task's loss. With `keep`, the client keeps the
+        result for later rounds. `partner` is a fixed model whose outputs are added to those of the trained one. Give
+        each training of a round its own `stream` if they should see different batches. Only the parameters of `part`
+        are trained; the statistics of all normalisation layers still follow the batches.
 
-        With local.keep_momentum, a client goes on with the momentum of its last training of this slot and stream, and
-        keeps it, whether or not it keeps the model; `from_rest` does neither. It stays with the client: no traffic.
+        With local.keep_momentum, a client continues with the momentum of its last training in this slot and stream, and
+        keeps the new momentum, even if it does not keep the model. With `from_rest`, momentum starts at zero and is not
+        kept. Momentum stays on the client and causes no traffic.
         """
         terms = [term for term in objective if term.counts]
         handed = [start, partner, *[term.models for term in terms]]
@@ -219,7 +201,7 @@ class Federation(ABC):
     ) -> np.ndarray:
         """Return one mean per cluster (count, size): summed on the workers, so that `count` models travel from each.
 
-        Clusters that nobody is in come back as zeros.
+        Clusters without clients are returned as zeros.
         """
         integer = np.ones(len(clients), np.int64) if weights is None else np.asarray(weights, np.int64)
         totals = np.bincount(clusters, integer, count).astype(np.int64)
@@ -235,8 +217,8 @@ class Federation(ABC):
     def mean_of_kept(self, assignment: np.ndarray, clusters: np.ndarray, slot: str = MODEL) -> np.ndarray:
         """Return the plain mean of the models kept by the clients of each of `clusters` (K, size).
 
-        The workers keep their sums from call to call and correct them by what changed, so this costs by the
-        number of clients that trained or moved, not by all. Clients in no cluster (-1) do not count.
+        The workers keep their sums from call to call and only apply the changes, so the cost grows with the number of
+        clients that trained or changed cluster, not with all clients. Clients in no cluster (-1) do not count.
         """
         clients = np.flatnonzero(self._places.slot(slot).kept & (assignment >= 0))
         rows = np.searchsorted(clusters, assignment[clients])
@@ -252,9 +234,9 @@ class Federation(ABC):
         return self._means(sums, len(clusters), totals, bits, "all")
 
     def collect(self, clients: np.ndarray, part: Part = "all", slot: str = MODEL, buffers: bool = False) -> np.ndarray:
-        """Bring these clients' latest models to the server, the parameters of one part (n, numbers of it).
+        """Bring the parameters of one part of these clients' latest models to the server (n, size of the part).
 
-        With `buffers`, whole vectors (n, size), from which models can be made again.
+        With `buffers`, return whole vectors (n, size), from which the models can be rebuilt.
         """
         where = slice(0, self.layout.size) if buffers else self.layout.part(part)
         self._traffic.up(clients, "all" if buffers else part, slot)
@@ -280,15 +262,16 @@ class Federation(ABC):
         """Run `function(client, *arrays)` on each of these clients; return what it returns, stacked in their order.
 
         `client` is a rayfl.client.client.Client: its data, models, what it keeps, a seeded generator, the device. The
-        function returns an array, a tuple of arrays, or None; arrays of all clients have the same shapes. It is called
-        where the client's latest model of `slot` is, or anywhere if that is None. `stream` gives other random numbers
-        than the round's other calls. With `together` it is called once for several clients, as a list, and returns a
-        row for each: then it is the function that must not let a client's result depend on the others.
+        function returns an array, a tuple of arrays, or None; the shapes must be the same for all clients. It runs on
+        the worker that holds the client's latest model of `slot`, or on any worker if `slot` is None. Give each call of
+        a round its own `stream` if they should draw different random numbers. With `together`, the function is called
+        once with a list of several clients and returns one row for each; it must then make sure itself that a client's
+        result does not depend on the other clients.
 
-        The arrays travel to each client, models once per round, and the results back: `result_bytes` from each client
-        if they are not those of the arrays. `passes` over its training samples is what a client computes. With
-        `at_server` the function stands for what the server does with whole models that it was sent: then only those
-        are counted.
+        Traffic: the arrays travel to each client (models once per round) and the results travel back. Give
+        `result_bytes` if a client would send another number of bytes than its result has. `passes` is how many passes
+        over its training samples a client computes. With `at_server`, the function stands for what the server does with
+        whole models that it was sent: then only the upload of these models is counted.
         """
         if len(clients) == 0:
             return None
@@ -325,14 +308,18 @@ class Federation(ABC):
         stacked = tuple(np.stack(arrays) for arrays in zip(*each, strict=True))
         return stacked[0] if len(stacked) == 1 else stacked or None
 
-    def evaluate(self, tested: EvalModels, split: Split = "test") -> dict[str, np.ndarray]:
-        """Return the task's metrics and the loss, by name, of every client on its own test or validation set.
+    def evaluate(
+        self, tested: EvalModels, split: Split = "test", clients: np.ndarray | None = None
+    ) -> dict[str, np.ndarray]:
+        """Return the task's metrics and the loss, by name, of each client on its own test or validation set.
 
-        Who has no samples there gets NaN. A client that is handed none (-1), or has none of its own, is tested with
-        the initial model; see also Overlay.
+        Tested are these clients, by default all that are there. The others, and who has no samples, get NaN. A client
+        that is handed none (-1), or has none of its own, is tested with the initial model; see also Overlay.
         This is the simulation looking on, so it is not counted as traffic.
         """
-        sizes = self.n_test if split == "test" else self.n_validation
+        sizes = np.zeros(self.clients, np.int64)
+        who = self.present if clients is None else clients
+        sizes[who] = (self.n_test if split == "test" else self.n_validation)[who]
         parts = tested.parts if isinstance(tested, Mixture) else (tested,)
         combine: Combine = tested.combine if isinstance(tested, Mixture) else "logits"
         with self.ledger.timed("eval"):
@@ -350,18 +337,20 @@ class Federation(ABC):
             handed = [p.models if isinstance(p, Overlay) else p for p in parts]
             shared = self._share([h.stack if isinstance(h, Models) else None for h in handed])
             laid = tuple(p.models.part if isinstance(p, Overlay) else "all" for p in parts)
-            calls = {w: (EvaluateOrder(tasks, combine, laid, split),) for w, tasks in orders.items() if tasks}
+            calls = {
+                w: (EvaluateOrder(tasks, combine, laid, split, self.round),) for w, tasks in orders.items() if tasks
+            }
             answers = self._ask("evaluate", calls, shared)
             names = (*self.metrics, "loss")
             scores = np.full((len(names), self.clients), np.nan)
-            for clients, values in answers.values():
-                scores[:, clients] = values
+            for members, values in answers.values():
+                scores[:, members] = values
             return dict(zip(names, scores, strict=True))
 
     def sketches(self, clients: np.ndarray, size: int, slot: str = MODEL) -> np.ndarray:
-        """Return `size` numbers per client that stand for how its latest model differs from the initial one.
+        """Return `size` numbers per client that summarise how its latest model differs from the initial one.
 
-        Like `evaluate`, this is the simulation looking on, and not counted.
+        Like `evaluate`, this serves the simulation only and is not counted as traffic.
         """
         shares = self._places.split_by_place(clients, slot)
         answers = self._ask("sketches", {w: (slot, clients[at], size) for w, at in shares.items()})
@@ -373,7 +362,7 @@ class Federation(ABC):
     # -- checkpoints ------------------------------------------------------------------------------------------
 
     def state(self) -> FederationState:
-        """Return what must be known to go on from here, the clients' models aside."""
+        """Return the state that is needed to continue from here, except the clients' models."""
         return self._places.state()
 
     def changed_since(self, number: int) -> np.ndarray:
@@ -405,7 +394,7 @@ class Federation(ABC):
         self._ask("adopt", {worker: (states,) for worker, states in coming.items()})
 
     def _move_to(self, shares: Mapping[int, np.ndarray]) -> None:
-        """Bring what these clients keep to the workers that they are dealt to."""
+        """Move what these clients keep to the workers that will train them."""
         moves = self._places.moves_to(shares)
         if not moves:
             return

@@ -42,10 +42,10 @@ class Ledger:
             self.seconds[what] += time.perf_counter() - begin
 
     def down(self, model: np.ndarray, clients: np.ndarray, pieces: np.ndarray) -> None:
-        """Count that these clients receive these pieces of a model, as far as they have not got them."""
+        """Count that these clients receive these pieces of a model, except those they already have."""
         self._involved[clients] = True
         before = self._has.setdefault(_fingerprint(model), [])
-        # A piece came with some of the earlier deliveries; pieces with the same ones are missing to the same clients.
+        # Pieces that came with the same earlier deliveries are missing on the same clients, so count them together.
         came_with = [tuple(bool(has[piece]) for _, has in before) for piece in np.flatnonzero(pieces)]
         for earlier in set(came_with):
             alike = np.flatnonzero(pieces)[[deliveries == earlier for deliveries in came_with]]
@@ -57,7 +57,7 @@ class Ledger:
         before.append((clients, pieces))
 
     def down_bytes(self, clients: np.ndarray, each: int, new: int) -> None:
-        """Count something that is no model: `each` bytes that these clients hold, which `new` of them receive now."""
+        """Count data other than a model: each client holds `each` bytes of it, and `new` of them receive it now."""
         self._involved[clients] = True
         self.bytes_down += new * each
         self._held += len(clients) * each
@@ -68,16 +68,29 @@ class Ledger:
         self.bytes_up += total
 
     def own(self, clients: int, pieces: np.ndarray) -> None:
-        """Count these pieces of a model of a client's own, for so many clients: they hold them, and nothing travels."""
+        """Count these pieces of a client's own model, for this number of clients: they are stored, nothing travels."""
         self._held += clients * int(self._bytes[pieces].sum())
 
     def computed(self, clients: np.ndarray, samples: np.ndarray, passes: float) -> None:
-        """Count that these clients put `samples` samples each through `passes` passes."""
+        """Count that each of these clients computes `passes` passes over its number of `samples`."""
         self._involved[clients] = True
         self._computed += float(samples.sum()) * passes
 
+    def lost(self, clients: np.ndarray) -> None:
+        """Count clients that were lost during the round: each received and computed what the others did on average.
+
+        What it would have sent is not counted: it did not arrive. Who is counted already is not counted again.
+        """
+        others, lost = int(self._involved.sum()), int((~self._involved[clients]).sum())
+        if not others:
+            return
+        self.bytes_down += round(self.bytes_down * lost / others)
+        self._held += round(self._held * lost / others)
+        self._computed += self._computed * lost / others
+        self._involved[clients] = True
+
     def in_fedavg_units(self) -> dict[str, float]:
-        """Return what the round cost per client that took part, where FedAvg has 1 of each."""
+        """Return the round's costs per client that took part, in units in which FedAvg costs 1."""
         clients = int(self._involved.sum())
         if not clients:
             return {}
@@ -92,7 +105,7 @@ class Ledger:
 
 
 def _fingerprint(model: np.ndarray) -> tuple[int, int]:
-    """Tell models apart by their numbers, wherever they lie in memory, at the speed of reading them.
+    """Return a fingerprint of a model's values, wherever it lies in memory; as fast as reading the values.
 
     >>> a = np.arange(3, dtype=np.float32)
     >>> _fingerprint(a) == _fingerprint(a.copy()), _fingerprint(a) == _fingerprint(a + 1)

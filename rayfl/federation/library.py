@@ -1,4 +1,4 @@
-"""Functions for `fed.map` that several methods use, with what they cost. Those of one method stand next to it."""
+"""Functions for `fed.map` that several methods use, and their costs. Functions of one method are in its own file."""
 
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def losses(fed: Federation, clients: np.ndarray, stack: np.ndarray, partner: Models | None = None) -> np.ndarray:
     """Return the mean loss per sample of every model of the stack on each client's training data (n, K).
 
-    With `partner`, each client's model of it is added to every model of the stack, logit by logit.
+    With `partner`, the logits of the client's partner model are added to those of every model of the stack.
     """
     beside = [] if partner is None else [Each(partner.stack, partner.choice)]
     passes = (len(stack) + len(beside)) * FORWARD
@@ -33,7 +33,7 @@ def shares_of_least_loss(fed: Federation, clients: np.ndarray, stack: np.ndarray
 def distances(fed: Federation, clients: np.ndarray, points: np.ndarray, slot: str = MODEL) -> np.ndarray:
     """Return the squared L2 distance of each client's latest parameters from each of `points` (n, K).
 
-    The server does this with whole models that it was sent.
+    This stands for a computation on the server, with whole models that the clients have sent.
     """
     return fed.map(clients, _distances, points[:, : fed.layout.parameters], slot=slot, at_server=True)
 

@@ -1,6 +1,6 @@
-"""Who holds which models, on which worker, and which worker does what. Plain bookkeeping: no worker is called.
+"""Which client holds which models on which worker, and which worker does what. Plain bookkeeping: no worker is called.
 
-All that is planned here is the same for any number of workers, as far as results depend on it.
+Everything planned here that can affect results is the same for any number of workers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,18 +17,18 @@ from rayfl.models import Layout
 
 @dataclass
 class Slot:
-    """Where the latest models of one kind are, and what of them the server has got."""
+    """Where the clients' latest models of one slot are, and which parts of them the server has received."""
 
-    where: np.ndarray  # (m,) worker, -1 for none
-    kept: np.ndarray  # (m,) whether it outlives the round
-    unsent: np.ndarray  # (m, tensors): those not yet uploaded
+    where: np.ndarray  # (m,) the worker that holds the client's model, -1 for none
+    kept: np.ndarray  # (m,) whether the client keeps the model after the round
+    unsent: np.ndarray  # (m, tensors) whether a tensor has not yet been uploaded
 
 
 @dataclass(frozen=True)
 class FederationState:
-    """What the server knows of its clients between two rounds: who holds which models, and what has travelled."""
+    """What the server knows about its clients between two rounds: who holds which models, and what was uploaded."""
 
-    kept: dict[str, np.ndarray]  # by slot, the clients that hold on to a model
+    kept: dict[str, np.ndarray]  # by slot, the clients that keep a model
     unsent: dict[str, np.ndarray]  # by slot, for these clients, the tensors not yet uploaded
 
 
@@ -43,7 +43,7 @@ class Places:
         self._slots: dict[str, Slot] = {}
 
     def slot(self, name: str) -> Slot:
-        """Return what is known of a slot, which is made when it is first asked for."""
+        """Return the bookkeeping of a slot; it is created at the first request."""
         if name not in self._slots:
             m = self._clients
             unsent = np.zeros((m, len(self._layout.names)), bool)
@@ -51,21 +51,28 @@ class Places:
         return self._slots[name]
 
     def begin_round(self) -> None:
-        """Forget where models are that nobody keeps."""
+        """Forget the places of models that are not kept."""
         for slot in self._slots.values():
             slot.where[~slot.kept] = -1
 
     def forget(self) -> None:
-        """Begin again: no client has any model."""
+        """Go back to the start: no client has a model."""
         self.home[:] = -1
         self._slots.clear()
+
+    def drop(self, clients: np.ndarray, slots: Sequence[str]) -> None:
+        """Forget slots in which only these clients have anything; who keeps nothing else is at home nowhere."""
+        for name in slots:
+            self._slots.pop(name, None)
+        kept = [slot.kept[clients] for slot in self._slots.values()]
+        self.home[clients[~np.any(kept, axis=0)] if kept else clients] = -1
 
     def note_trained(
         self, slot: str, shares: Mapping[int, np.ndarray], keep: bool, momentum: str | None, round: int
     ) -> None:
-        """Remember where clients were just trained, and whether they keep the model, or the momentum of a slot."""
+        """Record where clients were just trained, and whether they keep the model, or the momentum in its slot."""
         state = self.slot(slot)
-        state.where[~state.kept] = -1  # models that nobody keeps are gone with the next training
+        state.where[~state.kept] = -1  # models that are not kept are dropped at the next training
         for worker, clients in shares.items():
             state.where[clients] = worker
             state.kept[clients] = keep
@@ -78,7 +85,7 @@ class Places:
                 self.changed_in[clients] = round
 
     def note_kept(self, name: str, clients: np.ndarray, worker: int, round: int) -> None:
-        """Remember that these clients keep something new, on this worker."""
+        """Record that these clients keep a new vector on this worker."""
         slot = self.slot(name)
         slot.where[clients], slot.kept[clients], slot.unsent[clients] = worker, True, True
         self.home[clients], self.changed_in[clients] = worker, round
@@ -86,8 +93,9 @@ class Places:
     def split_by_cost(self, cohort: np.ndarray, cost: np.ndarray, bound: bool = True) -> dict[int, np.ndarray]:
         """Assign clients to workers, the most expensive first.
 
-        With `bound`, who keeps a model stays where it is, unless one worker would be done later than another by more
-        than that client costs: then the client moves, since a model travels faster than it trains.
+        With `bound`, a client that keeps a model stays on its worker, unless that worker would finish later than
+        another one by more than the client's cost: then the client moves, because sending a model takes less time than
+        training it.
         """
         load = np.zeros(self.workers)
         shares: list[list[int]] = [[] for _ in range(self.workers)]
@@ -118,7 +126,7 @@ class Places:
         return {int(w): np.flatnonzero(place == w) for w in np.unique(place)}
 
     def moves_to(self, shares: Mapping[int, np.ndarray]) -> list[tuple[int, int, int]]:
-        """Return who must move, from which worker to which, so that these shares can be trained where they are."""
+        """Return the moves (client, old worker, new worker) that bring each client to the worker of its share."""
         return [
             (int(client), int(self.home[client]), worker)
             for worker, clients in shares.items()
@@ -127,7 +135,7 @@ class Places:
         ]
 
     def note_moved(self, client: int, old: int, new: int) -> None:
-        """Remember that a client has moved with all that it keeps."""
+        """Record that a client has moved, with everything that it keeps."""
         self.home[client] = new
         for slot in self._slots.values():
             if slot.where[client] == old:
@@ -136,11 +144,11 @@ class Places:
     def plan_evaluation(
         self, parts: Sequence[Models | Personal | Overlay], sizes: np.ndarray
     ) -> tuple[list[Task], list[tuple[Task, int]]]:
-        """Return tasks (a source for each part, clients) that any worker can do, and those bound to one.
+        """Return tasks (a source for each part, clients) that any worker can do, and tasks bound to one worker.
 
-        Clients that are tested with the same models share a task. Who is tested with a model of its own is a task
-        alone, on the worker that holds it. All of it is the same for any number of workers. `sizes` are the samples
-        that each client is tested on; who has none is left out.
+        Clients that are tested with the same models share a task. A client that is tested with its own model is a
+        separate task, on the worker that holds this model. The tasks are the same for any number of workers. `sizes`
+        are the numbers of samples that clients are tested on; clients without samples are left out.
         """
         choices, places = zip(*[self._rows_and_places(part) for part in parts], strict=True)
         rows, place = np.stack(choices, axis=1), np.max(places, axis=0)
@@ -164,7 +172,7 @@ class Places:
     def _rows_and_places(self, part: Models | Personal | Overlay) -> tuple[np.ndarray, np.ndarray]:
         """Return each client's row of the part's stack, and the worker that holds its own model (-1: it is not used).
 
-        Where all layers are shared nothing of one's own is left, so clients with the same row share passes.
+        If the part covers all layers, the client's own model is not used, so clients with the same row share passes.
         """
         if isinstance(part, Models):
             return part.choice, np.full(self._clients, -1)
@@ -176,7 +184,7 @@ class Places:
     # -- checkpoints ------------------------------------------------------------------------------------------
 
     def state(self) -> FederationState:
-        """Return what must be known to go on from here, the clients' models aside."""
+        """Return the state that is needed to continue from here, except the clients' models."""
         kept = {name: np.flatnonzero(slot.kept) for name, slot in self._slots.items() if slot.kept.any()}
         unsent = {name: self._slots[name].unsent[clients] for name, clients in kept.items()}
         return FederationState(kept, unsent)
@@ -198,13 +206,13 @@ class Places:
             slot.unsent[clients] = state.unsent[name]
 
     def note_adopted(self, client: int, worker: int, slots: Sequence[str]) -> None:
-        """Remember that a worker has got back what a client kept."""
+        """Record that a worker has received what a client kept."""
         self.home[client] = worker
         for name in slots:
             self.slot(name).where[client] = worker
 
     def refuse_foreign(self, state: FederationState) -> None:
-        """Refuse what cannot be a state of this federation: other clients, or another network."""
+        """Refuse a state that cannot belong to this federation: it has other clients, or another network."""
         faults = [] if state.kept.keys() == state.unsent.keys() else ["unsent"]
         for name, clients in state.kept.items():
             array = isinstance(clients, np.ndarray) and clients.ndim == 1 and clients.dtype.kind == "i"
@@ -218,13 +226,13 @@ class Places:
                 faults.append(name)
         if faults:
             raise InputError(
-                f"the checkpoint is not of these clients and this network (see {', '.join(sorted(set(faults)))}):"
+                f"the checkpoint is of other clients or another network (see {', '.join(sorted(set(faults)))}):"
                 " restore it from a backup, or start a new run"
             )
 
 
 def _source(part: Models | Personal | Overlay, row: int, has_own: bool) -> Source:
-    """Return what a worker needs to know of one part of what a client is tested with; see EvaluateOrder."""
+    """Return the source of one of the models that a client is tested with; see EvaluateOrder."""
     if isinstance(part, Models):
         return row
     if isinstance(part, Personal):

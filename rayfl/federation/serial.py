@@ -8,7 +8,8 @@ from threadpoolctl import threadpool_limits
 
 from rayfl.client.worker import Worker
 from rayfl.errors import ClientError
-from rayfl.federation.interface import Facts, Federation
+from rayfl.federation.facts import Facts
+from rayfl.federation.interface import Federation
 from rayfl.own_code import told_as
 
 
@@ -31,6 +32,6 @@ class SerialFederation(Federation):
             return {worker: call(shared, *arguments) for worker, arguments in shares.items()}
 
     def close(self) -> None:
-        """Give the process its threads back."""
+        """Restore the process's number of threads."""
         self._limits.restore_original_limits()
         torch.set_num_threads(self._threads)

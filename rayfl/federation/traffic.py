@@ -1,6 +1,7 @@
-"""What would travel in a real deployment, and what clients compute: every operation's costs, for the ledger."""
+"""The costs of every operation, for the ledger: what a real deployment would send, and what clients compute."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ FLOAT_BYTES = 4
 
 
 class Traffic:
-    """Counts the operations of one round after the other."""
+    """Counts the costs of operations, round by round."""
 
     def __init__(self, layout: Layout, train_cost: np.ndarray, places: Places) -> None:
         self._layout, self._train_cost, self._places = layout, train_cost, places
@@ -26,6 +27,17 @@ class Traffic:
         self.ledger = Ledger(self._train_cost, self._tensor_bytes())
         return self.ledger
 
+    @contextmanager
+    def not_counted(self) -> Iterator[None]:
+        """Leave the round's ledger as it is, but for the time."""
+        counted = self.ledger
+        self.new_ledger()
+        try:
+            yield
+        finally:
+            counted.seconds["eval"] += sum(self.ledger.seconds.values())
+            self.ledger = counted
+
     def training(
         self,
         cohort: np.ndarray,
@@ -34,12 +46,12 @@ class Traffic:
         partner: Models | Personal | None,
         keeps_momentum: bool,
     ) -> None:
-        """Count what a training takes: models handed over, the client's own parts, passes over its samples."""
+        """Count the costs of a training: models sent to clients, parts that clients hold, passes over samples."""
         ledger, everything = self.ledger, self._tensors_in("all")
         for models in [start, partner, *[term.models for term in terms if not term.all_models]]:
             if isinstance(models, Models):
                 self.down(cohort, models)
-        for term in terms:  # a contrast: a client must be unlike the other clusters' models too, and receives all
+        for term in terms:  # a contrastive term needs the models of all clusters, so clients receive all of them
             if term.all_models and isinstance(term.models, Models):
                 for model in term.models.stack:
                     ledger.down(model, cohort, self._tensors_in(term.models.part))
@@ -53,7 +65,7 @@ class Traffic:
         ledger.computed(cohort, self._train_cost[cohort], TRAINING + FORWARD * beside)
 
     def down(self, cohort: np.ndarray, models: Models) -> None:
-        """Count what is handed to the cohort, as far as it was not in this round already."""
+        """Count the models sent to the cohort, except what a client has already received in this round."""
         rows, pieces = models.choice[cohort], self._tensors_in(models.part)
         if not models.travels:
             return
@@ -61,7 +73,7 @@ class Traffic:
             self.ledger.down(models.stack[row], cohort[rows == row], pieces)
 
     def up(self, clients: np.ndarray, part: Part, slot: str) -> None:
-        """Count the upload of what the server has not yet got of these clients' latest models."""
+        """Count the upload of those parts of the clients' latest models that the server does not have yet."""
         unsent, layers = self._places.slot(slot).unsent, self._tensors_in(part)
         missing = unsent[clients] & layers
         self.ledger.up(clients[missing.any(axis=1)], int(missing.sum(axis=0) @ self._tensor_bytes()))
@@ -94,7 +106,7 @@ class Traffic:
                 self.ledger.down_bytes(clients, array.nbytes, new=len(clients))
 
     def _tensor_bytes(self) -> np.ndarray:
-        """Return the size of each tensor of a model: layers travel by tensors, since half of one can be shared."""
+        """Return the size of each tensor of a model. Traffic is counted by tensors, since a part may split a layer."""
         return np.array([where.stop - where.start for where in self._layout.slices]) * FLOAT_BYTES
 
     def _tensors_in(self, part: Part) -> np.ndarray:
@@ -103,7 +115,7 @@ class Traffic:
 
 
 def whole(given: np.ndarray | Each | Sent) -> Any:
-    """Return what is shared with all workers of an argument of `map`."""
+    """Return the value that is shared with all workers, for one argument of `map`."""
     return given.array if isinstance(given, Each) else given.value if isinstance(given, Sent) else given
 
 

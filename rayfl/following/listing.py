@@ -1,4 +1,4 @@
-"""`rayfl list`: what runs there are, how far they are and with which settings; one line per run."""
+"""`rayfl list`: one line per run with its progress and its settings."""
 
 import csv
 import io
@@ -18,7 +18,7 @@ from rayfl.results.status import Status, read_status, time_text
 from rayfl.uris import without_secrets
 
 FORMATS = ("text", "csv", "json")
-#: Settings that have columns of their own.
+#: Settings that have their own columns.
 _SHOWN = ("method.name", "method.addons", "data.source", "seed", "rounds")
 _WIDEST = 100_000
 _COLUMNS = [
@@ -28,7 +28,7 @@ _COLUMNS = [
 
 
 def list_runs(path: str | Path, form: str = "text", console: Console | None = None) -> None:
-    """Print the runs below a folder, or at a URI, the first begun first."""
+    """Print the runs below a folder, or at a URI, in the order in which they started."""
     if form not in FORMATS:
         allowed = ", ".join(FORMATS)
         raise InputError(f"--format {shown(form)} is not allowed{closest(form, [*FORMATS])}; allowed: {allowed}")
@@ -45,12 +45,12 @@ def list_runs(path: str | Path, form: str = "text", console: Console | None = No
 
 
 def statuses_below(path: str | Path) -> list[Status]:
-    """Return the statuses of all runs below a folder, by the time that they began."""
+    """Return the statuses of all runs below a folder, in the order in which they started."""
     return sorted(map(read_status, load_all(path)), key=lambda status: (status.begun or 0.0, status.run.path))
 
 
 def settings_that_differ(statuses: Sequence[Status]) -> list[dict[str, Any]]:
-    """Return, for each run, its settings that differ between the runs; none for a damaged one."""
+    """Return, for each run, the settings that differ between the runs; nothing for a damaged run."""
     whole = [flat_settings(status.run.config) for status in statuses if status.state != "damaged"]
     keys = differing(whole, _SHOWN)
     picked = iter([{key: each[key] for key in keys if key in each} for each in whole])
@@ -58,13 +58,13 @@ def settings_that_differ(statuses: Sequence[Status]) -> list[dict[str, Any]]:
 
 
 def name_below(path: str | Path, status: Status) -> str:
-    """Return the run's name below the folder that was asked for; the folder's own name for a single run."""
+    """Return the run's path relative to the given folder; for a single run, the folder's name."""
     base, full = Storage(path).path.partition("?")[0].rstrip("/"), status.run.path.partition("?")[0].rstrip("/")
     return one_line(full.removeprefix(f"{base}/") if full.startswith(f"{base}/") else full.rpartition("/")[2])
 
 
 def setting_text(value: Any) -> str:
-    """Return a setting as it would be typed.
+    """Return a setting as a user would type it.
 
     >>> setting_text([50, 350]), setting_text(True), setting_text("sgd")
     ('[50, 350]', 'true', 'sgd')
@@ -82,7 +82,7 @@ def _print_table(
     title = "differs in" if any(settings) else "problem"
     names = [name_below(path, status) for status in statuses]
     table = run_table(names, statuses, notes, title, console.width if console.is_terminal else None)
-    # As wide as it comes out: in a file, or in a window that is very narrow, no column is cut.
+    # Print at full width: in a file, or in a very narrow window, no column is cut.
     console.width = _WIDEST
     with console.capture() as captured:
         console.print(table)

@@ -1,4 +1,4 @@
-"""Looking at runs again and again while they go on: what has changed, and when there is nothing left to wait for."""
+"""Checking runs again and again while they are running: what has changed, and when to stop waiting."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,14 +11,14 @@ from rayfl.results import load_all
 from rayfl.results.locks import is_locked
 from rayfl.results.status import Status, read_status
 
-#: Seconds between two looks, and how long to wait for a run that nobody writes to: it may be about to be resumed.
+#: Seconds between two checks, and how long to wait for a run that no process writes to: it may soon be resumed.
 INTERVAL, PATIENCE = 1.0, 10.0
-#: Looking takes at most this share of the time, with however many runs.
+#: Checking takes at most this fraction of the time, for any number of runs.
 _MOST_SHARE = 0.25
 
 
 class Looker:
-    """Reads the statuses of all runs below some folders; a complete run is read once, until somebody writes to it."""
+    """Reads the statuses of all runs below some folders; a complete run is read once, unless it is locked again."""
 
     def __init__(self, *paths: str | Path) -> None:
         self._paths = paths
@@ -27,7 +27,7 @@ class Looker:
         self._took = 0.0
 
     def look(self) -> list[Status]:
-        """Return the statuses, by the time that the runs began; InputError if a folder is not there."""
+        """Return the statuses in the order in which the runs started; InputError if a folder does not exist."""
         begin = time.monotonic()
         found: dict[str, Status] = {}
         for path in self._paths:
@@ -42,18 +42,18 @@ class Looker:
         return sorted(found.values(), key=lambda status: (status.begun or 0.0, status.run.path))
 
     def name(self, status: Status) -> str:
-        """Return the run's name below the folder that it was found in."""
+        """Return the run's path relative to the folder in which it was found."""
         return self._names[status.run.path]
 
     def pause(self, interval: float) -> float:
-        """Return the seconds to wait until the next look."""
+        """Return the seconds to wait until the next check."""
         return max(interval, self._took * (1 / _MOST_SHARE - 1))
 
 
 class Ending:
-    """Tells when there is nothing left to wait for: all runs are complete, or nobody has written for a while.
+    """Decides when to stop waiting: all runs are complete, or no process has written for a while.
 
-    Where there are no locks (object stores), an unfinished run is waited for.
+    Without locks (in object stores), an unfinished run counts as running.
     """
 
     def __init__(self, patience: float = PATIENCE, clock: Callable[[], float] = time.monotonic) -> None:
@@ -62,7 +62,7 @@ class Ending:
         self._seen_active = False
 
     def is_here(self, statuses: Sequence[Status], one: bool) -> bool:
-        """Whether to stop looking. A folder of which only `one` run is looked at gets no further runs."""
+        """Whether to stop waiting. With `one`, a single run is watched, and no further runs can appear."""
         if any(map(_is_active, statuses)):
             self._last, self._seen_active = self._clock(), True
             return False
@@ -78,7 +78,7 @@ def _is_active(status: Status) -> bool:
 
 @contextmanager
 def leaving_on_signals() -> Iterator[None]:
-    """Let SIGTERM and Ctrl-C leave with 143 and 130, after all that is open has been closed."""
+    """On SIGTERM and Ctrl-C, close everything that is open, then exit with 143 or 130."""
     import signal
     import sys
 

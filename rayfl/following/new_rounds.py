@@ -1,6 +1,6 @@
-"""The rounds of a run that were not read before, with their rows of all three tables.
+"""The rounds of a run that have not been read yet, with their rows of all three tables.
 
-Files of a table that can hold nothing new are not read again, so that following a long run stays cheap.
+Files that cannot hold new rows are not read again, so that following a long run stays cheap.
 """
 
 import json
@@ -19,7 +19,7 @@ from rayfl.uris import without_secrets
 
 @dataclass(frozen=True)
 class Batch:
-    """Some rounds, one after the other."""
+    """Some consecutive rounds."""
 
     rounds: pa.Table
     clients: pa.Table
@@ -48,12 +48,12 @@ class Batch:
         return {cluster: size for cluster, size in pairs if size is not None}
 
     def client_values(self, number: int, column: str) -> pa.Array:
-        """Return what was measured for the clients in a round, without those that have no value."""
+        """Return the clients' values of a column in a round, without nulls."""
         return pc.drop_null(_between(self.clients, number - 1, number)[column].combine_chunks())
 
 
 class NewRounds:
-    """Reads the rounds after round `after`, then those after these, and so on."""
+    """Reads the rounds after round `after`; each call of `read` continues where the last one ended."""
 
     def __init__(self, storage: Storage, after: int = 0, begun: float | None = None) -> None:
         self._storage, self._after = storage, after
@@ -61,12 +61,12 @@ class NewRounds:
         self._passed: set[str] = set()  # files that hold nothing after `after`, and never will
 
     def read(self) -> Iterator[Batch]:
-        """Yield what is new by now, a file of clients at a time: all clients of a long run may not fit into memory."""
+        """Yield the new rounds, one file of `clients` at a time: the clients of a long run may not fit into memory."""
         rounds = self._rounds()
         last = rounds["round"][-1].as_py() if len(rounds) else 0
         if last <= self._after:
             return
-        # Rows of a round appear in `rounds` last, so that those of the other tables are there by now.
+        # A round's row in `rounds` is written last, so its rows in the other tables already exist.
         clusters = _joined("clusters", list(self._parts("clusters")))
         for part in self._parts("clients"):
             yield from self._up_to(min(last, _newest(part)), rounds, part, clusters)
@@ -88,9 +88,9 @@ class NewRounds:
         return table.sort_by("round")
 
     def _parts(self, table: str) -> Iterator[pa.Table]:
-        """Yield the files of a table that may hold rounds after those that were read.
+        """Yield the files of a table that may hold rounds that have not been read.
 
-        All but the last file are final: a resumed run takes rows out of them, but adds none.
+        All files except the last one are final: a resumed run may remove rows from them, but adds none.
         """
         files = [f"{table}/{file}" for file in self._storage.list(table) if file.endswith(".parquet")]
         for file in files:
@@ -114,7 +114,7 @@ def scalars(row: dict[str, Any], sizes: dict[int, int]) -> dict[str, float]:
 
 
 _KEYS = ("run", "method", "seed", "round", "extras")
-#: Clusters with a curve of their own: with thousands of curves no tool is of use.
+#: The maximum of clusters that get their own curve: no tool is useful with thousands of curves.
 MOST_CLUSTERS = 100
 
 
@@ -136,6 +136,6 @@ def _between(table: pa.Table, after: int, last: int) -> pa.Table:
 
 
 def _joined(name: str, parts: list[pa.Table]) -> pa.Table:
-    # A run of version 0.1 has fewer columns, one with metrics of its own more.
+    # A run of version 0.1 has fewer columns; a run whose task has other metrics has more.
     every = pa.schema([field.with_nullable(True) for field in TABLES[name]])
     return pa.concat_tables([every.empty_table(), *parts], promote_options="default")

@@ -1,4 +1,4 @@
-"""A table with a line per run, for a terminal; where that is narrow, columns are left out and text is shortened."""
+"""A table with a line per run, for a terminal; on a narrow one, columns are left out and text is shortened."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ STYLES = {
     "damaged": "red",
 }
 _RIGHT = ("seed", "round", "K", "ARI")
-#: Left out in this order where there is no room.
+#: Columns to leave out, in this order, if there is too little room.
 _DISPENSABLE = ("begun", "data", "seed", "method")
 _LEAST_NAME, _LEAST_NOTE = 16, 20
 _GAP = 2
@@ -27,7 +27,7 @@ _GAP = 2
 def run_table(
     names: Sequence[str], statuses: Sequence[Status], notes: Sequence[str], title: str = "", room: int | None = None
 ) -> Table:
-    """Return a line per run, with a note at its end. The table is at most `room` wide, if that can be."""
+    """Return a table with a line per run and a note at its end. It is at most `room` wide, if possible."""
     columns = _columns(names, statuses)
     if any(notes):
         columns[title] = [Text(note) for note in notes]
@@ -43,7 +43,7 @@ def run_table(
 
 
 def figure(value: float | None, form: str) -> str:
-    """Return a number as text, `-` where there is none."""
+    """Return a number as text, or `-` for None."""
     return "-" if value is None else format(value, form)
 
 
@@ -70,13 +70,13 @@ _METRICS = "metric"
 
 
 def _metric_title(statuses: Sequence[Status]) -> str:
-    """Return the metric, if all runs have the same one."""
+    """Return the metric's name if all runs have the same one, else "metric"."""
     metrics = {status.metric for status in statuses if status.metric is not None}
     return f"{metrics.pop()}" if len(metrics) == 1 else _METRICS
 
 
 def _fit(columns: dict[str, list[Text]], title: str, room: int) -> None:
-    """Leave out columns, then shorten names and notes, until all fits or nothing is left to shorten."""
+    """Leave out columns, then shorten names and notes, until the table fits or nothing more can be shortened."""
     for name in _DISPENSABLE:
         if _excess(columns, title, room) > 0:
             del columns[name]
@@ -91,7 +91,7 @@ def _fit(columns: dict[str, list[Text]], title: str, room: int) -> None:
 
 
 def _excess(columns: dict[str, list[Text]], title: str, room: int) -> int:
-    """Return by how much the table is too wide, with the notes as short as they may be."""
+    """Return by how much the table is too wide, if notes are as short as allowed."""
     widths = {name: _width(name, cells) for name, cells in columns.items()}
     if title in widths:
         widths[title] = min(widths[title], _LEAST_NOTE)
@@ -103,7 +103,7 @@ def _width(name: str, cells: list[Text]) -> int:
 
 
 def _shortened(name: Text, most: int) -> Text:
-    """Cut a long name in its middle: names of runs often differ at their end."""
+    """Cut a long name in the middle, because names of runs often differ at the end."""
     text = name.plain
     if len(text) <= most:
         return name

@@ -1,4 +1,4 @@
-"""A config as a flat table of settings: which ones differ between runs, with what must stay secret left out."""
+"""A config as a flat table of settings, with secrets hidden; and which settings differ between runs."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from typing import Any
 
 from rayfl.config import Config
 
-#: Sections that say where a run computes and what it keeps. They do not change its numbers.
+#: Keys about where a run computes and what it stores. They do not change its numbers.
 _WITHOUT_EFFECT = ("name", "ray", "state", "output", "cpu_capability")
 _SECRET = re.compile(r"(^|[._-])(key|secret|token|password|passwd|credentials?|signature)($|[._-])", re.IGNORECASE)
 HIDDEN = "(hidden)"
@@ -22,9 +22,9 @@ def flat_settings(config: Config) -> dict[str, Any]:
 
 
 def differing(settings: Sequence[Mapping[str, Any]], shown: Sequence[str] = ()) -> list[str]:
-    """Return the keys whose values differ between the runs, apart from those that are `shown` anyway.
+    """Return the keys whose values differ between the runs, except those that are `shown` anyway.
 
-    Options of a method, of a data source and of a kind of partition are compared only between runs of the same one.
+    Options of a method, a data source or a partition kind are compared only between runs that use the same one.
 
     >>> differing([{"a": 1, "b": 2, "name": "x"}, {"a": 1, "b": 3, "c": 4, "name": "y"}])
     ['b', 'c']
@@ -39,7 +39,7 @@ def differing(settings: Sequence[Mapping[str, Any]], shown: Sequence[str] = ()) 
     ]
 
 
-#: Sections whose keys depend on which one it is, and the keys that say which.
+#: Sections whose options depend on a choice, and the keys that make this choice.
 _KINDS = {"method": ("method.name", "method.addons"), "data": ("data.source",), "partition": ("partition.kind",)}
 _MISSING = object()
 

@@ -1,4 +1,4 @@
-"""How runs look in a terminal: one run with its curve and clusters, many as a table, or a plain line each."""
+"""How runs are shown in a terminal: one run with its curve and clusters, many runs as a table, or plain lines."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ from rayfl.results.status import Status
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _CHART_HEIGHT = 5
 _MOST_SIZES = 12
-#: In a view of many runs, those that go on come first; a terminal may have no room for all.
+#: In a view of many runs, running ones come first, because a terminal may have no room for all.
 _ORDER = ("running", "failed", "damaged", "unfinished", "stopped early", "done")
 
 
@@ -27,7 +27,7 @@ def chart(values: Sequence[float], width: int, height: int = _CHART_HEIGHT) -> l
     >>> chart([0, 1, 2, 3, 4, 5, 6, 7], width=8, height=1)
     ['▁▂▃▄▅▆▇█']
     """
-    if len(values) > width:  # the last value of each stretch, so that the newest one is always there
+    if len(values) > width:  # take the last value of each stretch, so that the newest one is always shown
         values = [values[(at + 1) * len(values) // width - 1] for at in range(width)]
     low, high = min(values, default=0.0), max(values, default=0.0)
     steps = 8 * height - 1
@@ -50,10 +50,10 @@ def duration(seconds: float | None) -> str:
 
 
 def cluster_sizes(status: Status) -> list[int]:
-    """Return the sizes of the clusters in the last round that has some, the largest first."""
+    """Return the sizes of the clusters in the last round that has clusters, the largest first."""
     try:
         clusters = status.run.clusters
-    except (pa.ArrowException, OSError, ValueError, RayflError):  # a view of the rest is better than none
+    except (pa.ArrowException, OSError, ValueError, RayflError):  # the rest of the view can still be shown
         return []
     if clusters.empty:
         return []
@@ -62,7 +62,7 @@ def cluster_sizes(status: Status) -> list[int]:
 
 
 def plain_line(path: str | Path, status: Status) -> str:
-    """Return how far a run is, in one line for a log."""
+    """Return a run's progress in one line, for a log."""
     name = name_below(path, status)
     if status.state == "damaged":
         return f"{name}  damaged: {status.problem}"
@@ -126,7 +126,7 @@ def _curve(status: Status, width: int) -> list[RenderableType]:
 
 
 def many_runs(path: str | Path, statuses: Sequence[Status], width: int, height: int) -> RenderableType:
-    """Return a table with a line per run, those first that go on, and a line that counts them."""
+    """Return a table with a line per run, running ones first, and a line that counts them by state."""
     ranked = sorted(statuses, key=lambda status: (_ORDER.index(status.state), -(status.begun or 0.0)))
     room = max(1, height - 4)
     shown = ranked if len(ranked) <= room else ranked[: room - 1]

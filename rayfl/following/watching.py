@@ -1,6 +1,6 @@
-"""`rayfl watch`: a live view of one run or of a folder of runs, from disk alone.
+"""`rayfl watch`: a live view of one run or of a folder of runs, read from disk only.
 
-It needs nothing of the process that runs: it may be on another machine that shares the folder.
+It needs no contact with the running process, which may be on another machine that shares the folder.
 """
 
 import time
@@ -22,7 +22,7 @@ from rayfl.uris import without_secrets
 def watch(
     path: str | Path, interval: float = INTERVAL, patience: float = PATIENCE, console: Console | None = None
 ) -> int:
-    """Show runs until all are complete; return 0 then, and 1 if nobody goes on with some that are not.
+    """Show runs until all are complete, then return 0; return 1 if some are unfinished and no process runs them.
 
     On a terminal the view is refreshed in place. Elsewhere a line is printed whenever a run has changed.
     """
@@ -46,7 +46,7 @@ def watch(
     for status in left:
         if status.state == "unfinished":
             console.print(
-                f"nobody is going on with {status.run.path}: rayfl resume {status.run.path}",
+                f"{status.run.path} is unfinished, and no process runs it; resume it: rayfl resume {status.run.path}",
                 markup=False,
                 soft_wrap=True,
             )

@@ -1,4 +1,4 @@
-"""One file per method, each a short server program. `METHODS` lists them; a config may also name a user's own."""
+"""One file per method, each a short server program. `METHODS` lists them; a config may also name the user's own."""
 
 import inspect
 
@@ -81,12 +81,12 @@ def method_options(config: MethodConfig) -> MethodOptions:
 
 
 def settled_options(config: MethodConfig, rounds: int) -> MethodOptions:
-    """Return the method's options with all defaults, also those that depend on the run."""
+    """Return the method's options with all defaults, including those that depend on the run."""
     return find_method(config.name).settle(method_options(config), rounds)
 
 
 def check_method(config: MethodConfig, clients: int, cohort: int, rounds: int) -> None:
-    """Refuse a method that cannot work with so many clients and rounds."""
+    """Refuse a method that cannot work with these numbers of clients and rounds."""
     faults = find_method(config.name).check(settled_options(config, rounds), clients, cohort, rounds)
     if faults:
         raise InputError(*faults)

@@ -1,19 +1,20 @@
 """CFL (Sattler et al. 2021; thesis 2.2; SR-FCA section 5): FedAvg, and clusters that split in two when they disagree.
 
-A cluster whose clients' updates cancel (mean update shorter than `eps1`) while some are still long (longest above
-`eps2`) has converged for no one: it is split so that the largest cosine similarity across the cut is the least. The
-halves go on from the model of the whole.
+If the updates of a cluster's clients cancel (mean update shorter than `eps1`) while some are still long (longest above
+`eps2`), the cluster's model has converged without fitting its clients. The cluster is then split so that the largest
+cosine similarity between the two halves is as small as possible. Both halves continue from the cluster's model.
 
 - The mean update weighs clients by samples, as in the paper; `weighted: false` is the plain mean of the authors' code.
-- `gamma_max` is the paper's last gate: a cut is made only if sqrt((1 - a) / 2) > gamma_max, a being the largest
-  similarity across it. Beyond that bound on the noise of updates the cut is not sure to be right. The authors' public
-  code leaves it out, and so does the default, since no value fits every problem.
-- `clusters` given (K): as SR-FCA ran CFL. No gate is asked. After every `warmup` rounds all clusters are split, the
-  oldest first, until there are K; from then on none is. SR-FCA's code also begins each half from a new random model;
-  here it goes on from the model of the whole, as in CFL's own paper.
-- A cluster of fewer than four is not split (two, with `clusters`); the authors' code splits from three on.
-- The paper lets everyone take part. Where not, only those present are split; the absent choose the centre with the
-  least loss when they come back.
+- `gamma_max` is the paper's last condition: a split is made only if sqrt((1 - a) / 2) > gamma_max, where a is the
+  largest similarity across the split. gamma_max bounds the noise of updates; if the condition fails, the split is not
+  sure to be right. The authors' public code leaves this out, and so does the default, since no value fits every
+  problem.
+- With `clusters` (K), CFL works as in SR-FCA's experiments, without these conditions. After every `warmup` rounds all
+  clusters are split, the oldest first, until there are K; then no more are split. SR-FCA's code also starts each half
+  from a new random model; here it continues from the cluster's model, as in CFL's own paper.
+- A cluster of fewer than four clients is not split (fewer than two, with `clusters`); the authors' code splits three.
+- In the paper all clients take part in every round. Otherwise, only the clients that are present are split; an absent
+  client chooses the centre with the smallest loss when it comes back.
 """
 
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from pydantic import Field, model_validator
 from rayfl.clustering import bipartition, cosine
 from rayfl.config import MOST
 from rayfl.methods.clustered import Clustered, ClusteredState
+from rayfl.methods.method import Assigned
 from rayfl.methods.options import MOST_CLUSTERS, ClusteredOptions
 
 
@@ -54,7 +56,7 @@ class CFLOptions(ClusteredOptions):
 
 @dataclass
 class CFLState(ClusteredState):
-    """And who was absent when its cluster split."""
+    """Also: which clients were absent when their cluster was split."""
 
     undecided: np.ndarray
 
@@ -68,7 +70,7 @@ class CFL(Clustered):
 
     @classmethod
     def server_models(cls, options: Any, clients: int) -> int:
-        """Return K where it is given: else there is one model at first, and nobody knows how many will be."""
+        """Return K if it is given; otherwise there is one model at first, and the final number is unknown."""
         return min(options.clusters or 1, clients)
 
     def start(self) -> None:
@@ -92,8 +94,13 @@ class CFL(Clustered):
                     self._split(cluster, cohort, updates)
         self.recentre(cohort)
 
+    def assign_newcomers(self, clients: np.ndarray) -> Assigned:
+        """Give newcomers to the centre with the least loss, as those who were absent when their cluster split."""
+        self.state.undecided[clients] = False
+        return super().assign_newcomers(clients)
+
     def _may_split(self) -> bool:
-        """Whether clusters are looked at in this round."""
+        """Whether clusters may be split in this round."""
         wanted, warmup = self.options.clusters, self.options.warmup
         if wanted is None:
             return self.fed.round > warmup
@@ -104,7 +111,7 @@ class CFL(Clustered):
         state = self.state
         present = np.flatnonzero(state.assignment[cohort] == cluster)
         told = self.options.clusters is not None
-        if len(present) < (2 if told else 4):  # a half of one client learns from nobody
+        if len(present) < (2 if told else 4):  # a client alone in its half would learn from no other
             return
         if not told and not self._disagree(cohort[present], updates[present]):
             return

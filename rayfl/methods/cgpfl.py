@@ -1,15 +1,16 @@
 """CGPFL (Tang, Guo and Guo, IJCAI 2022; FedAC 2.2, 5.2): personal models with a soft pull to their cluster's centre.
 
-Each client keeps its own model and trains it with mu/2 ||w_i - W_c(i)||^2; the server clusters the last models of all
-who have taken part by K-means, warm-started, and moves each centre to their plain mean. It holds the compared layers of
-these models once, and for a moment a second time as they arrive.
+Each client keeps its own model and trains it with mu/2 ||w_i - W_c(i)||^2. The server clusters the latest models of all
+clients that have taken part, by K-means with a warm start, and moves each centre to the plain mean of its clients'
+models. The server holds the compared layers of these models once, and briefly a second time while they arrive.
 
 The paper has the same parts: K generalised models on the server, each guiding the personal models of its cluster, and
-clusters that are found again as training goes on. Simplified here:
+clusters that are updated during training. Simplifications here:
 
-- The paper writes two nested problems, personal models inside, generalised ones outside. Here one local training serves
-  both: the personal model itself is what is clustered and averaged, without an inner solver and a second learning rate.
-- K is given. The paper's heuristic form (CGPFL-Heur) also chooses it, by a bound on the generalisation error.
+- The paper has two nested problems, with the personal models in the inner one and the generalised models in the outer
+  one. Here one local training serves both: the personal model itself is clustered and averaged, without an inner solver
+  and a second learning rate.
+- K is given. The paper's heuristic form (CGPFL-Heur) also chooses K, by a bound on the generalisation error.
 - Clients are compared by their fully connected layers only, as in FeSEM.
 """
 

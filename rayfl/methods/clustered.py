@@ -27,7 +27,7 @@ from rayfl.client.objective import FeatureContrast, ParameterContrast, Proximal,
 from rayfl.clustering import NO_CLUSTER
 from rayfl.federation.interface import Federation
 from rayfl.federation.library import losses
-from rayfl.methods.method import Method
+from rayfl.methods.method import Assigned, Method
 from rayfl.methods.options import ClusteredOptions
 from rayfl.models import Part
 
@@ -232,3 +232,21 @@ class Clustered(Method):
     def assignment(self) -> np.ndarray:
         """Return each client's cluster."""
         return self.state.assignment
+
+    def assign_newcomers(self, clients: np.ndarray) -> Assigned:
+        """Give newcomers to the centre with the least loss, of those that somebody is assigned to.
+
+        They are tested with it, also where others have models of their own. Before there are clusters they get none.
+        """
+        state = self.state
+        rows = np.unique(state.assignment[np.setdiff1d(self.fed.present, clients)])
+        rows = rows[rows != NO_CLUSTER]
+        if not len(rows):
+            return Assigned(self.eval_models(), np.full(len(clients), NO_CLUSTER))
+        least = self.losses(clients, state.centres[rows]).argmin(axis=1) if len(rows) > 1 else 0
+        state.assignment[clients] = rows[least]
+        return self.welcomed(clients)
+
+    def welcomed(self, clients: np.ndarray) -> Assigned:
+        """Test newcomers with the centre of the cluster that they were given."""
+        return Assigned(self.tested(self.centres()), self.state.assignment[clients])

@@ -1,6 +1,6 @@
 """FedAvg+ and FedProx+ (thesis 3.5.2): K independent federations of one kind, and a soft vote of their models.
 
-The K federations have different initial models and see different batches; who takes part is the same for all.
+The K federations have different initial models and see different batches; the same clients take part in all of them.
 """
 
 from dataclasses import dataclass
@@ -72,7 +72,7 @@ class FedAvgEnsemble(Method):
         return Mixture(self._models(), "probabilities")
 
     def assignment(self) -> np.ndarray:
-        """Everyone is served by the same vote."""
+        """All clients use the same vote, so all are in one cluster."""
         return np.zeros(self.fed.clients, np.int32)
 
 

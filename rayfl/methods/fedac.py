@@ -64,6 +64,7 @@ from rayfl.config import MOST
 from rayfl.federation.library import distances
 from rayfl.federation.traffic import FLOAT_BYTES
 from rayfl.methods.clustered import Clustered
+from rayfl.methods.method import Assigned
 from rayfl.methods.options import MOST_CLUSTERS, ClusteredOptions
 
 if TYPE_CHECKING:
@@ -126,6 +127,7 @@ class FedACState:
     next_number: int = 0
     tuned: bool = False
     clusters_before: int = 0
+    next_tuning: int = 0  # the round of the next tuning; 0: not known to a checkpoint of before
 
 
 class FedAC(Clustered):
@@ -135,13 +137,14 @@ class FedAC(Clustered):
     Options = FedACOptions
     options: FedACOptions
     state: FedACState
+    least_cohort = 2
     _matrix: np.ndarray  # of this round, to be reported
 
     @classmethod
     def check(cls, options: Any, clients: int, cohort: int, rounds: int) -> list[str]:
         """Refuse what cannot be clustered."""
         faults = super().check(options, clients, cohort, rounds)
-        if cohort < 2:
+        if cohort < cls.least_cohort:
             faults.append(
                 f"participation gives a cohort of {cohort}: fedac compares a round's clients, let 2 or more take part"
             )
@@ -194,6 +197,7 @@ class FedAC(Clustered):
             self._tune_by_granularity()
         elif self.options.tuning == "silhouette" and self._tuning_is_due(len(cohort)):
             self._tune_by_silhouette(seen)
+            state.next_tuning = fed.round + self._rounds_of(self.options.tune_every, len(cohort))
         if self.options.report_similarity:  # now: the last round's fine-tuning changes what clients hold
             self._matrix = self._between_clients()
 
@@ -327,10 +331,20 @@ class FedAC(Clustered):
         self._recentre()
 
     def _tuning_is_due(self, cohort: int) -> bool:
-        """Count in trainings per client: with a quarter of the clients per round, four times as many rounds."""
-        rounds = self.fed.clients / cohort
-        since = self.fed.round - ceil(self.options.tune_from * rounds)
-        return since >= 0 and since % ceil(self.options.tune_every * rounds) == 0
+        """Count in trainings per client: with a quarter of the clients per round, four times as many rounds.
+
+        Where cohorts differ in size, what counts is the one of the round in which the next tuning is set.
+        """
+        state, since = self.state, self.fed.round - self._rounds_of(self.options.tune_from, cohort)
+        if not state.tuned:
+            return since >= 0
+        if state.next_tuning:
+            return self.fed.round >= state.next_tuning
+        return since >= 0 and since % self._rounds_of(self.options.tune_every, cohort) == 0
+
+    def _rounds_of(self, trainings: int, cohort: int) -> int:
+        """Return in how many rounds with such cohorts each client trains so many times."""
+        return ceil(trainings * (len(self.fed.present) / cohort))
 
     def _spread(self) -> tuple[np.ndarray, np.ndarray]:
         """Return how far each cluster's clients are from its centre, and the distances between centres.
@@ -360,6 +374,19 @@ class FedAC(Clustered):
     def assignment(self) -> np.ndarray:
         """Return each client's cluster."""
         return self.state.assignment
+
+    def assign_newcomers(self, clients: np.ndarray) -> Assigned:
+        """Give newcomers to the centre with the least loss, with which they are tested.
+
+        The state does not know of it: a client counts in no mean, and has no sketch, before it has taken part.
+        """
+        state = self.state
+        if not len(state.clusters):
+            return Assigned(self.eval_models(), np.full(len(clients), NO_CLUSTER))
+        rows = self.losses(clients, state.centres).argmin(axis=1)
+        choice = self.centres().choice.copy()
+        choice[clients] = rows
+        return Assigned(self.tested(Models(state.centres, choice)), state.clusters[rows])
 
     def cluster_statistics(self) -> Mapping[str, np.ndarray]:
         """Return the quantities of Algorithm 3, in the order of the cluster numbers."""

@@ -1,8 +1,8 @@
 """FedGroup (Duan et al. 2021; FedAC 2.2): static groups from decomposed cosine similarity (EDC), and a cold start.
 
-The first cohort trains from the initial model; K-means on the cosines of its updates with their leading singular
-directions gives the groups. Who comes later trains from the initial model once, and joins the group whose mean update
-its own is most similar to. After that, FedAvg in each group.
+The first cohort trains from the initial model. K-means on the cosines of its updates with their leading singular
+directions gives the groups. A client that comes later first trains from the initial model once, and joins the group
+whose mean update is most similar to its own. After that, each group runs FedAvg.
 """
 
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from pydantic import Field
 from rayfl.client.handed import everyone
 from rayfl.clustering import NO_CLUSTER, cosine, edc, kmeans
 from rayfl.methods.clustered import Clustered, ClusteredState
+from rayfl.methods.method import Assigned
 from rayfl.methods.options import MOST_CLUSTERS, ClusteredOptions
 
 
@@ -25,7 +26,7 @@ class FedGroupOptions(ClusteredOptions):
 
 @dataclass
 class FedGroupState(ClusteredState):
-    """And each group's mean first update."""
+    """Also: each group's mean first update."""
 
     directions: np.ndarray  # (K, parameters)
 
@@ -39,7 +40,7 @@ class FedGroup(Clustered):
 
     @classmethod
     def server_models(cls, options: Any, clients: int) -> int:
-        """Return K, or the number of clients: clusters begin with somebody in them."""
+        """Return K, or the number of clients if that is smaller: no cluster starts empty."""
         return min(options.clusters, clients)
 
     def start(self) -> None:
@@ -58,11 +59,18 @@ class FedGroup(Clustered):
         self.local_training(cohort, start=self.centres())
         self.recentre(cohort)
 
+    def assign_newcomers(self, clients: np.ndarray) -> Assigned:
+        """The paper's cold start: by the update of one training from the initial model."""
+        if not len(self.state.centres):
+            return super().assign_newcomers(clients)
+        self._group(clients)
+        return self.welcomed(clients)
+
     def _group(self, newcomers: np.ndarray) -> None:
         state, fed = self.state, self.fed
         fed.train(newcomers, start=everyone(fed.initial, fed.clients), stream=1, from_rest=True)
         updates = fed.collect(newcomers)
-        updates -= fed.initial[: fed.layout.parameters]  # in place: no third copy of the clients' models
+        updates -= fed.initial[: fed.layout.parameters]  # in place, to avoid a third copy of the clients' models
         if len(state.centres):
             state.assignment[newcomers] = cosine(updates, state.directions).argmax(axis=1)
             return

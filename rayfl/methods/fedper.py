@@ -1,10 +1,10 @@
 """FedPer (Arivazhagan et al. 2019; FedTSDP 2.1): the backbone is averaged, each client's head stays with it.
 
-A client is tested with the averaged backbone under its own head, as FedTSDP (4.2) tests every method with personal
-layers: what the client would begin the next round with. `trained_accuracy` in extras is that of the model as it left
-the client's last training, before its backbone was averaged with the others'.
+A client is tested with the averaged backbone and its own head, as FedTSDP (4.2) tests every method with personal
+layers: this is the model with which the client would start the next round. `trained_accuracy` in extras is the accuracy
+of the model directly after the client's last training, before its backbone was averaged with the others'.
 
-Running statistics of batch norm go with the module that they stand in: those inside the head stay with the client.
+Running statistics of batch norm belong to the module that contains them: those inside the head stay on the client.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from rayfl.methods.method import Method
 
 @dataclass
 class FedPerState:
-    """The shared backbone, in a whole vector."""
+    """The shared backbone, stored in a vector of full size."""
 
     backbone: np.ndarray
 
@@ -34,7 +34,7 @@ class FedPer(Method):
         self.state = FedPerState(self.fed.initial)
 
     def round(self, cohort: np.ndarray) -> None:
-        """Lay the backbone over what each client keeps, train, average the backbones by samples."""
+        """Replace the backbone of each client's model by the shared one, train, average the backbones by samples."""
         self.fed.train(cohort, start=self._shared(), keep=True)
         self.state.backbone = self.fed.mean(cohort, self.fed.n_train[cohort], part="backbone")
 
@@ -43,7 +43,7 @@ class FedPer(Method):
         return Overlay(self._shared())
 
     def also_tested(self) -> Mapping[str, EvalModels]:
-        """Test each client's model as it was trained last, too."""
+        """Also test each client's model as it was after its last training."""
         return {"trained": Personal()}
 
     def assignment(self) -> np.ndarray:

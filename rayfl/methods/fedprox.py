@@ -28,7 +28,7 @@ class FedProx(FedAvg):
     options: FedProxOptions
 
     def round(self, cohort: np.ndarray) -> None:
-        """Train from W_g with the pull toward it, average by training samples."""
+        """Train from W_g with a pull towards it, average by training samples."""
         model = self._global()
         self.fed.train(cohort, start=model, objective=[Proximal(model, self.options.mu)])
         self.state.model = self.fed.mean(cohort, weights=self.fed.n_train[cohort])

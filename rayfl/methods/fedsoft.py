@@ -1,18 +1,20 @@
-"""FedSoft (Ruan and Joe-Wong, AAAI 2022; SR-FCA section 5): a client is a mixture of K centres.
+"""FedSoft (Ruan and Joe-Wong, AAAI 2022; SR-FCA section 5): each client uses a mixture of K centres.
 
 Every `estimate_every` rounds [tau] client i gets all centres, and u_ik becomes the share of its samples on which centre
-k has the least loss, never below `smoothing` [sigma]. Its local objective adds lam/2 sum_k u_ik ||w - W_k||^2, a pull
-to the mixture of the centres. Centre k becomes the mean of the trained models weighted by v_ik, which is u_ik n_i over
-the sum of these over clients.
+k has the smallest loss, but at least `smoothing` [sigma]. Its local objective adds lam/2 sum_k u_ik ||w - W_k||^2, a
+pull to the mixture of the centres. Centre k becomes the mean of the trained models weighted by v_ik, which is u_ik n_i
+divided by its sum over clients.
 
-- Started from: the paper asks for a minimiser of the local objective, not where to begin. `start: own`, the default, is
-  the client's own last model, as in the authors' code; `start: mixture` is the mixture that it is pulled to.
+- Start of local training: the paper asks for a minimiser of the local objective and does not say where to start. With
+  `start: own`, the default, it is the client's own last model, as in the authors' code; with `start: mixture` it is the
+  mixture that the client is pulled to.
 - Tested: the client's own model w_i, the paper's personalised model. The accuracy of the centre with the client's
   largest share is `centre_accuracy` in extras; SR-FCA tests FedSoft with the cluster's model.
 - The paper draws clients for each centre with probability v_ik and takes their plain mean. Here the cohort is drawn as
-  for every method, and means are weighted by v_ik, the expectation of that; the authors' code can do the same.
-- In a round of estimation the paper asks all clients, here those present. Who comes for the first time is asked then.
-- Shares that are raised to sigma make a client's sum of shares a little more than 1. The mixture divides by that sum;
+  for every method, and means are weighted by v_ik, which is the expectation of that; the authors' code can do the same.
+- In rounds that estimate shares, the paper asks all clients, and this code the clients of the cohort. A client that
+  takes part for the first time is asked at once.
+- Because shares are raised to sigma, the sum of a client's shares is slightly above 1. The mixture divides by that sum;
   the pull's strength is lam, not lam times the sum. The authors' code raises only shares of zero.
 - The defaults of sigma and tau are those of the authors' code.
 """
@@ -30,9 +32,10 @@ from rayfl.clustering import NO_CLUSTER
 from rayfl.config import MOST
 from rayfl.federation.library import shares_of_least_loss
 from rayfl.methods.clustered import Clustered, ClusteredState
+from rayfl.methods.method import Assigned
 from rayfl.methods.options import MOST_CLUSTERS, ClusteredOptions
 
-# Exact sums have whole weights, and the more they add up to, the fewer binary places are left for the models.
+# Exact sums need integer weights; the larger their total, the fewer bits are left for the models' fractions.
 _TOTAL, _LEAST = 2**24, 2**10
 
 
@@ -50,7 +53,7 @@ class FedSoftOptions(ClusteredOptions):
 
 @dataclass
 class FedSoftState(ClusteredState):
-    """And each client's shares."""
+    """Also: each client's shares."""
 
     shares: np.ndarray  # u (m, K); 0 before a client has taken part
 
@@ -71,18 +74,17 @@ class FedSoft(Clustered):
         )
 
     def round(self, cohort: np.ndarray) -> None:
-        """Estimate shares, train toward the mixtures, average each centre by its share."""
+        """Estimate shares, train with a pull to the mixtures, average each centre by the clients' shares."""
         state, fed, options = self.state, self.fed, self.options
         due = (fed.round - 1) % options.estimate_every == 0
         asked = cohort if due else cohort[~state.shares[cohort].any(axis=1)]
         if len(asked):
-            state.shares[asked] = np.maximum(shares_of_least_loss(fed, asked, state.centres), options.smoothing)
-            state.assignment[asked] = state.shares[asked].argmax(axis=1)
+            self._estimate(asked)
         shares = state.shares[cohort]
         choice = np.full(fed.clients, -1)
         choice[cohort] = np.arange(len(cohort))
         mixed = shares / shares.sum(axis=1, keepdims=True) @ state.centres
-        mixtures = Models(mixed.astype(np.float32), choice, travels=not due)  # who has all centres can mix them
+        mixtures = Models(mixed.astype(np.float32), choice, travels=not due)  # clients with all centres can mix them
         start = mixtures if options.start == "mixture" else None
         self.local_training(cohort, start=start, objective=[Proximal(mixtures, options.lam)], keep=True)
         importance = shares * fed.n_train[cohort, None]
@@ -90,10 +92,22 @@ class FedSoft(Clustered):
         weights = np.rint(importance / importance.max(axis=0) * largest).astype(np.int64)
         state.centres = np.stack([fed.mean(cohort, weights[:, k]) for k in range(len(state.centres))])
 
+    def _estimate(self, clients: np.ndarray) -> None:
+        """Let these clients say on which share of their samples each centre has the least loss."""
+        state = self.state
+        found = shares_of_least_loss(self.fed, clients, state.centres)
+        state.shares[clients] = np.maximum(found, self.options.smoothing)
+        state.assignment[clients] = state.shares[clients].argmax(axis=1)
+
+    def assign_newcomers(self, clients: np.ndarray) -> Assigned:
+        """Ask newcomers for their shares at once; they are tested with the centre of the largest."""
+        self._estimate(clients)
+        return self.welcomed(clients)
+
     def eval_models(self) -> EvalModels:
         """Test each client with its own model."""
         return self.tested(Personal())
 
     def also_tested(self) -> Mapping[str, EvalModels]:
-        """Test the centre that a client has the largest share of, as SR-FCA does."""
+        """Also test the centre with the client's largest share, as SR-FCA does."""
         return {**super().also_tested(), "centre": self.tested(self.centres())}

@@ -1,35 +1,36 @@
-"""FedTSDP (FedTSDP paper): clusters in two stages, only when predictions call for it, and fewer shared layers then.
+"""FedTSDP (FedTSDP paper): clusters in two stages, only if predictions show clusters; then fewer layers are shared.
 
-Each round the server lets the clients' models predict a batch of public, unlabelled data. If the Hopkins statistic of
+Each round, the server lets the clients' models predict a batch of public, unlabelled data. If the Hopkins statistic of
 the predictions (Eq. 6) is above `hopkins`, DBSCAN on their Jensen-Shannon divergence (Eq. 5) groups the clients, DBSCAN
-on the L2 distance of their whole weights (Eq. 9) splits the groups, and the batch's points are drawn more often (Eq. 7,
-8). Else the last clusters stay. The shared layers are averaged in each cluster, weighted by samples; the others stay on
-the client. After a round that clustered, the number L_s of shared layers shrinks (Eq. 11). Algorithm 1 does this last:
-the round's mean is over the old number of layers, and the next round sends the new one.
+on the L2 distance of their whole weights (Eq. 9) splits the groups, and the batch's points become more likely to be
+drawn (Eq. 7, 8). Otherwise the last clusters stay. The shared layers are averaged in each cluster, weighted by samples;
+the other layers stay on the client. After a round that clustered, the number L_s of shared layers shrinks (Eq. 11).
+Algorithm 1 does this last: the round's mean is over the old number of layers, and the next round sends the new number.
 
-- What is tested is the cluster's shared layers over the client's personal ones (4.2), which is what the client begins
-  the next round with. As long as nothing clusters that is FedAvg, bit for bit.
-- Layers are modules with parameters, and L_s is rounded up to half layers: weight and bias apart, as in the paper's
-  "from 4 to 3.5". Rounded up, one half is always shared. A layer without a bias counts as whole from its first half on.
-  Running statistics of batch norm are shared with the whole layer that they stand in.
-- The public data (`partition.public`) are in nobody's training, validation or test set: the source's test split without
-  its labels, as in the paper (4.1), or a share of the samples where there is no such split.
-- H (Eq. 6) is over all clients of the round, up to 100. The paper draws fewer, without saying how many. With 20 IID
-  clients on the digits, H varies by 0.015 from one draw of 10 clients to another and passes 0.65 in some rounds; with
-  all 20 it varies by 0.002 and stays below, as in the paper's Figure 10.
-- Points that DBSCAN calls noise are clusters of their own. Only the cohort is clustered; absent clients keep their
-  cluster's model. The small constant in Eq. 9, against a division by zero, is left out: nothing is divided.
+- Clients are tested with the cluster's shared layers and their own personal layers (4.2), which is the model with which
+  they start the next round. As long as there is no clustering, this is FedAvg, bit for bit.
+- Layers are modules with parameters, and L_s is rounded up to half layers: weight and bias count separately, as in the
+  paper's "from 4 to 3.5". Because of the rounding, at least half a layer is always shared. A layer without a bias is
+  shared as a whole from its first half on. Running statistics of batch norm are shared with the whole layer that
+  contains them.
+- The public data (`partition.public`) are in no client's training, validation or test set: they are the source's test
+  split without its labels, as in the paper (4.1), or a share of the samples if there is no such split.
+- H (Eq. 6) is computed over all clients of the round, up to 100. The paper samples fewer, without saying how many. With
+  20 IID clients on the digits, H varies by 0.015 from one sample of 10 clients to another and exceeds 0.65 in some
+  rounds; with all 20 it varies by 0.002 and stays below, as in the paper's Figure 10.
+- Each noise point of DBSCAN is its own cluster. Only the cohort is clustered; absent clients keep their cluster's
+  model. The small constant in Eq. 9 against a division by zero is left out, because nothing is divided.
 
-Eq. 7 as printed freezes the public batch. Of N public points each has the weight 1/N at first. When a batch of B points
-leads to clusters, each of them gets N/B more, and Eq. 8 divides all weights by their new sum, 1 + N. A point of the
-batch then has the chance (1/N + N/B) / (1 + N), about 1/B; the other N - B points together have (N - B) / (N (1 + N)),
-about 1/N. Of the next batch about (B/N) (1 + 1/2 + ... + 1/B) points are new: 0.02 with N = 10,000 and B = 50. So from
-the first clustering on, the same B points decide when and how clients are clustered.
+Eq. 7 as printed freezes the public batch. Each of the N public points has the weight 1/N at first. When a batch of B
+points leads to clusters, N/B is added to the weight of each, and Eq. 8 divides all weights by their new sum, 1 + N. A
+point of the batch then has the probability (1/N + N/B) / (1 + N), about 1/B; the other N - B points together have
+(N - B) / (N (1 + N)), about 1/N. In the next batch, about (B/N) (1 + 1/2 + ... + 1/B) points are new: 0.02 with
+N = 10,000 and B = 50. So from the first clustering on, the same B points decide when and how clients are clustered.
 
-The increment N/B fits weights that are 1 on average. `draw: tempered` keeps such weights, W = 1 + (N/B) c for a point
-that was in c batches that led to clusters, and Eq. 8 gives the chances without changing W. After t clusterings a share
-of 1 / (1 + t) of the chances is still spread evenly over all points. The default is `printed`: it is what the paper
-says, and the paper explains the rise of H in its Figure 11 by it.
+The increment N/B fits weights that are 1 on average. `draw: tempered` keeps such weights: W = 1 + (N/B) c for a point
+that was in c batches that led to clusters; Eq. 8 then gives the probabilities without changing W. After t clusterings,
+a fraction 1 / (1 + t) of the probability is still spread evenly over all points. The default is `printed`, because it
+is what the paper says, and the paper explains the rise of H in its Figure 11 by it.
 """
 
 from collections.abc import Mapping
@@ -45,14 +46,14 @@ from rayfl.clustering import dbscan, hopkins, jensen_shannon, squared_distances
 from rayfl.config import MOST
 from rayfl.errors import InputError
 from rayfl.methods.fedac import MOST_REPORTED
-from rayfl.methods.method import Method
+from rayfl.methods.method import Assigned, Method
 from rayfl.methods.options import MethodOptions
 from rayfl.models import Part
 
 if TYPE_CHECKING:
     from rayfl.client.client import Client
 
-#: The most clients that the Hopkins statistic is taken over.
+#: The maximum of clients over which the Hopkins statistic is computed.
 HOPKINS_SAMPLE = 100
 
 
@@ -159,19 +160,22 @@ class FedTSDP(Method):
             second = dbscan(distances, options.eps_weights, options.min_points)
             state.assignment[cohort[members]] = count + second
             count += int(second.max()) + 1
-        # New clusters begin empty: their rows are filled by the mean that follows.
+        # The rows of new clusters are zero until the mean that follows fills them.
         state.models = np.vstack(
             [state.models, np.zeros((count - len(state.models), self.fed.layout.size), np.float32)]
         )
 
     def _average(self, cohort: np.ndarray, part: Part) -> None:
-        """Lines 28 to 30: the shared layers' mean in each cluster, by samples; models that nobody has are dropped."""
+        """Lines 28 to 30: the mean of the shared layers in each cluster, by samples; unused models are dropped."""
         state, fed = self.state, self.fed
         rows = state.assignment[cohort]
         means = fed.mean_by_cluster(cohort, rows, len(state.models), fed.n_train[cohort], part=part)
         models = state.models.copy()
         models[np.unique(rows)] = means[np.unique(rows)]
-        in_use, state.assignment = np.unique(state.assignment, return_inverse=True)
+        there = fed.present  # newcomers that have yet to arrive hold no model back
+        in_use, rows = np.unique(state.assignment[there], return_inverse=True)
+        state.assignment = np.zeros(fed.clients, np.int64)
+        state.assignment[there] = rows
         state.models = models[in_use]
 
     def eval_models(self) -> Overlay:
@@ -181,6 +185,12 @@ class FedTSDP(Method):
     def assignment(self) -> np.ndarray:
         """Return each client's cluster."""
         return self.state.assignment
+
+    def assign_newcomers(self, clients: np.ndarray) -> Assigned:
+        """Give newcomers to the cluster whose shared layers, over the initial model, have the least loss."""
+        cluster = super().assign_newcomers(clients).cluster
+        self.state.assignment[clients] = cluster
+        return Assigned(self.eval_models(), cluster)
 
     def extras(self) -> Mapping[str, Any]:
         """Return the Hopkins statistic, whether it led to clusters, the shared layers, on request the divergences."""

@@ -1,22 +1,24 @@
-"""FeSEM (Long et al. 2022; thesis 3.2, Eq. 3.2): K-means over clients' models, plain means. WeCFL is the weighted one.
+"""FeSEM (Long et al. 2022; thesis 3.2, Eq. 3.2): K-means over clients' models, plain means. WeCFL: weighted by samples.
 
-WeCFL (thesis ch. 3, Alg. 1) weighs clients by samples in both levels: in the K-means and in the mean. Clients are
-compared by their fully connected layers (thesis 3.5.2), or by the last one (Remark 7.3.5, and the author's code) or all
-parameters, as `on` says. With `shots`, K-means runs in the first rounds only and then stays (thesis 4.4.1: 10).
+WeCFL (thesis ch. 3, Alg. 1) weights clients by samples on both levels: in the K-means and in the mean. Clients are
+compared by all fully connected layers (thesis 3.5.2), by the last one (Remark 7.3.5, and the author's code), or by all
+parameters; `on` selects this. With `shots`, K-means runs only in the first rounds, and then the clusters stay (thesis
+4.4.1: 10).
 
-A single start of K-means often ends in a poor optimum, and a warm start would keep it for good. So the first
-clustering is the best of `starts` by inertia; later ones begin once from the last centres and `starts` - 1 times from
-new draws, and the best is renumbered so that clients keep their clusters' numbers. Where only some clients take part,
-new draws get as many clusters as the warm start fills: K of them could only split what is there. All starts share one
-Gram matrix of the clients. Measured with 200 clients of 400,000 numbers and K = 10: 2 s for ten starts, where a single
-one on the numbers themselves took 11 s.
+A single start of K-means often ends in a poor optimum, and a warm start would keep it forever. So the first clustering
+is the best of `starts` runs by inertia. Later clusterings start once from the last centres and `starts` - 1 times from
+newly drawn centres; the best result is renumbered so that clients keep their clusters' numbers. If only some clients
+take part, the runs from new centres get only as many clusters as the warm start fills: with K they could only split the
+clusters that are present. All starts share one Gram matrix of the clients. Measured with 200 clients of 400,000 numbers
+and K = 10: 2 s for ten starts, while a single start on the numbers themselves took 11 s.
 
-With the add-on `cam` (FeSEM-CAM): `cam.warmup` rounds of local training, K-means over the warm models, means by
-samples (CAM Eq. 11), and the pull of Eq. 13 to the centre. The two texts differ there: thesis Eq. 7.13 moves the model
-by lambda of the way at each step, CAM Eq. 13 by lambda times the learning rate, which with the papers' 0.001 to 0.1
-and a rate of 0.001 is nothing. `pull_reading` offers both; the default is the one that does something. Both print
-n_i / n before the gradient: a slip, as it is the client's own step. With `cam.residual` false, "FedAvg + FeSEM" of
-thesis Table 7.5: the FeSEM in it is plain FeSEM, without weights and without a pull.
+With the add-on `cam` (FeSEM-CAM): `cam.warmup` rounds of local training, K-means over the resulting models, means
+weighted by samples (CAM Eq. 11), and the pull of Eq. 13 to the centre. The two texts differ here: thesis Eq. 7.13 moves
+the model by the fraction lambda of the way at each step, CAM Eq. 13 by lambda times the learning rate, which has no
+visible effect with the papers' lambda of 0.001 to 0.1 and a rate of 0.001. `pull_reading` offers both; the default is
+the one that has an effect. Both print n_i / n before the gradient: this is an error, as it is the client's own step.
+With `cam.residual` false, this is "FedAvg + FeSEM" of thesis Table 7.5: its FeSEM part is plain FeSEM, without weights
+and without a pull.
 """
 
 from dataclasses import dataclass
@@ -65,7 +67,7 @@ class FeSEMOptions(ClusteredOptions):
 
 @dataclass
 class FeSEMState(ClusteredState):
-    """And how often K-means has run."""
+    """Also: how often K-means has run."""
 
     shots: int = 0
 
@@ -81,7 +83,7 @@ class FeSEM(Clustered):
     state: FeSEMState
 
     def start(self) -> None:
-        """Begin with every centre at the initial model: who has no cluster yet starts there too."""
+        """Begin with every centre at the initial model; clients without a cluster start from it too."""
         centres = np.repeat(self.fed.initial[None], self.options.clusters, axis=0)
         self.state = FeSEMState(centres, np.full(self.fed.clients, NO_CLUSTER), self.fed.initial)
 
@@ -114,13 +116,13 @@ class FeSEM(Clustered):
             start=state.centres[:, self.fed.layout.part(options.on)] if state.shots else None,
             previous=state.assignment[cohort] if state.shots else None,
             starts=options.starts,
-            fill=len(cohort) == self.fed.clients,
+            fill=len(cohort) == len(self.fed.present),
             seed=self.rng(),
         )
         state.shots += 1
 
     def eval_models(self) -> EvalModels:
-        """Test with the cluster's model; while CAM warms up and W_g is still untrained, with each client's own."""
+        """Test with the cluster's model; during CAM's warm-up, while W_g is untrained, with each client's own model."""
         if self.warming_up:
             return self.centres() if self.state.shots else Personal()
         return self.tested(self.centres())

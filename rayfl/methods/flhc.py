@@ -1,8 +1,8 @@
 """FL+HC (Briggs et al. 2020; FedAC 2.2): FedAvg, one agglomerative clustering of the updates, FedAvg per cluster.
 
-In the round of the clustering everyone trains from the global model, as in the paper, whatever the cohort is. The
-server then holds the clients' models, and for a moment a second copy of them as they arrive, but never a third:
-distances are worked out over blocks of columns.
+In the round of the clustering all clients train from the global model, as in the paper, whatever the cohort is. The
+server then holds the clients' models, and briefly a second copy while they arrive, but never a third: distances are
+computed over blocks of columns.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from rayfl.client.handed import everyone
-from rayfl.clustering import agglomerative, squared_distances, update_cosine_distances
+from rayfl.clustering import NO_CLUSTER, agglomerative, squared_distances, update_cosine_distances
 from rayfl.config import MOST
 from rayfl.methods.clustered import Clustered, ClusteredState
 from rayfl.methods.options import MOST_CLUSTERS, ClusteredOptions
@@ -34,7 +34,7 @@ class FLHC(Clustered):
 
     @classmethod
     def server_models(cls, options: Any, clients: int) -> int:
-        """Return K, or the number of clients: clusters begin with somebody in them."""
+        """Return K, or the number of clients if that is smaller: no cluster starts empty."""
         return min(options.clusters, clients)
 
     def start(self) -> None:
@@ -52,14 +52,15 @@ class FLHC(Clustered):
 
     def _cluster(self) -> None:
         state, fed = self.state, self.fed
-        clients = np.arange(fed.clients)
+        clients = fed.present
         fed.train(clients, start=everyone(state.centres[0], fed.clients), stream=1, from_rest=True)
         models = fed.collect(clients)
         if self.options.distance == "cosine":
             distances = update_cosine_distances(models, state.centres[0, : fed.layout.parameters])
-        else:  # between models as between their updates, since all began from one
+        else:  # distances between models equal those between updates, since all started from the same model
             distances = np.sqrt(squared_distances(models))
         threshold = self.options.threshold
-        count = None if threshold is not None else min(self.options.clusters, fed.clients)
-        state.assignment = agglomerative(distances, threshold=threshold, clusters=count)
+        count = None if threshold is not None else min(self.options.clusters, len(clients))
+        state.assignment = np.full(fed.clients, NO_CLUSTER)
+        state.assignment[clients] = agglomerative(distances, threshold=threshold, clusters=count)
         state.centres = np.repeat(state.centres, int(state.assignment.max()) + 1, axis=0)

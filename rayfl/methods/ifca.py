@@ -1,10 +1,10 @@
-"""IFCA (Ghosh et al. 2020; HypCluster is the same; thesis 3.2): a client joins the model with the least loss.
+"""IFCA (Ghosh et al. 2020; HypCluster is the same; thesis 3.2): a client chooses the model with the smallest loss.
 
-Each round every client of the cohort gets all K models, takes the one with the smallest loss on its own training data
-and trains it; a model becomes the mean of those who took it, weighted by samples. A model that nobody takes stays, and
-can win clients back. With the add-on `cam` this is IFCA-CAM: `cam.warmup` rounds of FedAvg for the global model, then
-the loss of the sum (CAM Eq. 2), and with `cam.damped` the damped step of CAM Eq. 6; with `cam.residual` false it is
-"FedAvg + IFCA" of thesis Table 7.5.
+Each round every client of the cohort gets all K models, chooses the one with the smallest loss on its own training data
+and trains it. Each model becomes the mean over the clients that chose it, weighted by samples. A model that no client
+chooses stays as it is, and may be chosen again later. With the add-on `cam` this is IFCA-CAM: `cam.warmup` rounds of
+FedAvg for the global model, then the loss of the sum of both models (CAM Eq. 2), and with `cam.damped` the damped step
+of CAM Eq. 6; with `cam.residual` false it is "FedAvg + IFCA" of thesis Table 7.5.
 """
 
 import numpy as np
@@ -40,7 +40,7 @@ class IFCA(Clustered):
         self.recentre(cohort)
 
     def eval_models(self) -> EvalModels:
-        """Test with the cluster's model; while CAM warms up, with the global one alone."""
+        """Test with the cluster's model; during CAM's warm-up, only with the global model."""
         if self.warming_up:
             return everyone(self.state.shared, self.fed.clients)
         return self.tested(self.centres())

@@ -1,4 +1,4 @@
-"""Local training: every client alone with its own data, and its own model. The floor that sharing must beat."""
+"""Local training: every client trains alone, on its own data. The baseline that any sharing must beat."""
 
 import numpy as np
 
@@ -12,9 +12,9 @@ class Local(Method):
     paper = "baseline; thesis 2.1"
 
     def round(self, cohort: np.ndarray) -> None:
-        """Train each client from where it stopped."""
+        """Continue the training of each client's own model."""
         self.fed.train(cohort, keep=True)
 
     def eval_models(self) -> Personal:
-        """Test each client with its own."""
+        """Test each client with its own model."""
         return Personal()

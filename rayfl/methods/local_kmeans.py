@@ -1,13 +1,13 @@
 """Local-KMeans (SR-FCA section 5; Ghosh et al. 2019): train locally, one K-means over the weights.
 
-`variant: federated`, the default: all clients begin from one model, K-means comes after `warmup` rounds, and FedAvg in
-each cluster goes on from there. This is a fair baseline, and finds planted clusters.
+`variant: federated`, the default: all clients start from the same model, K-means runs after `warmup` rounds, and then
+each cluster continues with FedAvg. This is a fair baseline, and finds planted clusters.
 
-`variant: sr_fca` is what SR-FCA compared itself with. Each client begins from a random model of its own, and the
-centroid that K-means finds is tested as it is: nothing is trained after it, so rounds beyond `warmup` change nothing.
-Weights of networks with different starts have little to do with each other (their neurons are permuted), so neither the
-clusters nor the centroids can be expected to be good. The authors' code also fills each layer from the beginning of the
-flat centroid, which would bring any accuracy down to guessing. That fault is not repeated.
+`variant: sr_fca` is the baseline in the SR-FCA paper. Each client starts from its own random model, and the centroids
+that K-means finds are tested as they are: nothing is trained after it, so rounds after `warmup` change nothing. The
+weights of networks with different starts are hardly comparable (their neurons are permuted), so neither the clusters
+nor the centroids can be expected to be good. The authors' code also fills each layer from the beginning of the flat
+centroid, which would reduce any accuracy to guessing. This error is not repeated here.
 """
 
 from dataclasses import dataclass
@@ -21,9 +21,10 @@ from rayfl.clustering import NO_CLUSTER, kmeans, nearest
 from rayfl.config import MOST
 from rayfl.host_memory import collected_need, memory_here, refuse_excess
 from rayfl.methods.clustered import Clustered, ClusteredState
+from rayfl.methods.method import Assigned
 from rayfl.methods.options import MOST_CLUSTERS, ClusteredOptions
 
-_PIECE = 256  # clients whose own random starts are in memory at a time
+_PIECE = 256  # clients whose random initial models are in memory at the same time
 
 
 class LocalKMeansOptions(ClusteredOptions):
@@ -49,7 +50,7 @@ class LocalKMeansOptions(ClusteredOptions):
 
 @dataclass
 class LocalKMeansState(ClusteredState):
-    """And the centres that K-means found among models trained alone."""
+    """Also: the centres that K-means found among the models that clients trained alone."""
 
     points: np.ndarray  # (K, parameters)
 
@@ -62,13 +63,13 @@ class LocalKMeans(Clustered):
     state: LocalKMeansState
 
     def start(self) -> None:
-        """Begin with nobody in any cluster."""
+        """Begin with no client in any cluster."""
         centres = np.repeat(self.fed.initial[None], self.options.clusters, axis=0)
         nobody = np.full(self.fed.clients, NO_CLUSTER)
         self.state = LocalKMeansState(centres, nobody, self.fed.initial, np.zeros((0, self.fed.layout.parameters)))
 
     def round(self, cohort: np.ndarray) -> None:
-        """Train alone; after the warm-up, together with one's cluster."""
+        """Train alone; after the warm-up, train in clusters."""
         state, fed = self.state, self.fed
         own_starts = self.options.variant == "sr_fca"
         if fed.round <= self.options.warmup:
@@ -77,20 +78,30 @@ class LocalKMeans(Clustered):
             self._train_alone(cohort, own_starts)
             if fed.round == self.options.warmup:
                 state.assignment[seen], state.points = kmeans(fed.collect(seen), self.options.clusters, seed=self.rng())
-                self.recentre(seen, weighted=not own_starts)  # unweighted, they are K-means' centroids
+                self.recentre(seen, weighted=not own_starts)  # unweighted means are the centroids of K-means
                 self.share_what_was_learnt_alone(seen)
             return
-        newcomers = cohort[state.assignment[cohort] == NO_CLUSTER]
-        for some in _pieces(newcomers):  # who was not there for the K-means trains alone once and joins the nearest
-            self._train_alone(some, own_starts, keep=False)
-            state.assignment[some] = nearest(fed.collect(some), state.points)
+        self._join(cohort[state.assignment[cohort] == NO_CLUSTER])
         if own_starts:
             return
         self.local_training(cohort, start=self.centres())
         self.recentre(cohort)
 
+    def _join(self, late: np.ndarray) -> None:
+        """Let those who were not there for the K-means train alone once, and join the nearest centroid."""
+        for some in _pieces(late):
+            self._train_alone(some, self.options.variant == "sr_fca", keep=False)
+            self.state.assignment[some] = nearest(self.fed.collect(some), self.state.points)
+
+    def assign_newcomers(self, clients: np.ndarray) -> Assigned:
+        """Treat newcomers as all who were not there for the K-means; before it they have no cluster."""
+        if not len(self.state.points):
+            return super().assign_newcomers(clients)
+        self._join(clients)
+        return self.welcomed(clients)
+
     def _train_alone(self, cohort: np.ndarray, own_starts: bool, keep: bool = True) -> None:
-        """Train each client from where it stopped; its first start is the common model, or one of its own."""
+        """Continue each client's own training; it starts from the common model, or from its own random model."""
         fed = self.fed
         new = cohort[~fed.has_model(cohort)] if own_starts else cohort[:0]
         old = np.setdiff1d(cohort, new)
@@ -103,7 +114,7 @@ class LocalKMeans(Clustered):
             fed.train(old, keep=keep)
 
     def eval_models(self) -> EvalModels:
-        """Test with the own model while alone, then with the cluster's."""
+        """Test with the client's own model during the warm-up, then with the cluster's model."""
         return Personal() if self.fed.round < self.options.warmup else self.tested(self.centres())
 
 

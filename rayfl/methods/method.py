@@ -2,16 +2,26 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from rayfl.client.handed import EvalModels, Mixture, Models, Overlay, Personal
 from rayfl.federation.interface import Federation
+from rayfl.federation.library import losses
 from rayfl.methods.options import MethodOptions
 from rayfl.randomness import Purpose, generator
 
 FINE_TUNING = 1_000_000  # a stream of batches that no round uses
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """How newcomers begin: what they are tested with, and the cluster of each, in their order (-1: none yet)."""
+
+    models: EvalModels
+    cluster: np.ndarray | None = None  # None: the method has no clusters
 
 
 class Method(ABC):
@@ -30,6 +40,9 @@ class Method(ABC):
 
     #: Whether it needs what only classes have, such as probabilities: then `task` must be a classification.
     needs_classes: ClassVar[bool] = False
+
+    #: The fewest clients that a round can do with: participation.dropout leaves at least so many.
+    least_cohort: ClassVar[int] = 1
 
     state: Any
 
@@ -71,6 +84,34 @@ class Method(ABC):
         """Return each client's cluster (-1: none yet), or None for a method without clusters."""
         return None
 
+    def assign_newcomers(self, clients: np.ndarray) -> Assigned:
+        """Say where clients that have just arrived belong, and what they are tested with before they train.
+
+        Here: in the cluster whose model has the least loss on a newcomer's training data. Where there is one cluster or
+        none, or clients are tested with models of their own, there is nothing to choose. A method that remembers who is
+        in which cluster writes it into its state, too, unless it counts nobody who has not taken part.
+        """
+        tested, assignment, fed = self.eval_models(), self.assignment(), self.fed
+        handed = tested.models if isinstance(tested, Overlay) else tested
+        if assignment is None or not isinstance(handed, Models):
+            return Assigned(tested, None if assignment is None else assignment[clients])
+        others = np.setdiff1d(fed.present, clients)
+        others = others[(assignment[others] >= 0) & (handed.choice[others] >= 0)]
+        clusters, first = np.unique(assignment[others], return_index=True)
+        if not len(clusters):
+            return Assigned(tested, assignment[clients])
+        rows = handed.choice[others[first]]
+        found = np.zeros(len(clients), np.int64)
+        if len(clusters) > 1:
+            stack = np.tile(fed.initial, (len(rows), 1))
+            for where in fed.layout.ranges(handed.part):
+                stack[:, where] = handed.stack[rows][:, where]
+            found = losses(fed, clients, stack).argmin(axis=1)
+        choice = handed.choice.copy()
+        choice[clients] = rows[found]
+        models = replace(handed, choice=choice)
+        return Assigned(replace(tested, models=models) if isinstance(tested, Overlay) else models, clusters[found])
+
     def cluster_statistics(self) -> Mapping[str, np.ndarray]:
         """Return `intra`, `inter` and `granularity` of each cluster in use, in the order of their numbers."""
         return {}
@@ -85,13 +126,13 @@ class Method(ABC):
         return True
 
     def fine_tune(self) -> EvalModels:
-        """Train every client once more, from what it would be tested with, and return what to test then.
+        """Train every client that is there once more, from what it would be tested with, and return what to test then.
 
         Of a mixture, each part is trained with the others fixed, so that the sum is still a sum (thesis 7.4.4); models
         that were trained apart are also fine-tuned apart.
         Momentum starts from rest, also where clients keep it from round to round.
         """
-        tested, clients = self.eval_models(), np.arange(self.fed.clients)
+        tested, clients = self.eval_models(), self.fed.present
         parts = tested.parts if isinstance(tested, Mixture) else (tested,)
         if isinstance(tested, Mixture) and (tested.combine != "logits" or len(parts) != 2):
             raise ValueError("only single models and sums of two can be fine-tuned")

@@ -1,9 +1,9 @@
-"""ONE_SHOT-IFCA (SR-FCA section 5): SR-FCA's first stage gives the clusters that IFCA begins with.
+"""ONE_SHOT-IFCA (SR-FCA section 5): SR-FCA's first stage finds the clusters that IFCA starts with.
 
-The paper says that the initial clustering comes from ONE_SHOT, not which models IFCA has then. With `begin: mean` they
-are the means of the models that a cluster's clients trained alone, weighted by samples, and the first assignment by
-loss follows at once. With `begin: fresh`, as in the authors' code, they are new random models, and the clients train
-them for one round in the clusters of ONE_SHOT, so that these are not lost.
+The paper says that the initial clustering comes from ONE_SHOT, but not with which models IFCA starts. With
+`begin: mean` they are the means of the models that a cluster's clients trained alone, weighted by samples, and the
+first assignment by loss follows at once. With `begin: fresh`, as in the authors' code, they are new random models, and
+the clients train them for one round in the clusters of ONE_SHOT, so that these clusters are not lost.
 """
 
 from typing import Literal

@@ -1,4 +1,4 @@
-"""Options that methods share: add-ons on clustered methods, and fine-tuning. Their defaults are the papers'."""
+"""Options that methods share: add-ons of clustered methods, and fine-tuning. The defaults are those of the papers."""
 
 from typing import Any, Literal
 
@@ -6,11 +6,11 @@ from pydantic import Field, model_validator
 
 from rayfl.config import MOST, Section
 
-#: The most models that a server begins with: each is built before the first round.
+#: The maximum of models that a server starts with: each is built before the first round.
 MOST_CLUSTERS = 10_000
 
 AddOnName = Literal["cam", "con", "cks", "con_cks"]
-#: What of the clients' models is compared: the last fully connected layer, all of those at the end, or everything.
+#: Which part of clients' models is compared: the last fully connected layer, all of those at the end, or everything.
 ComparedPart = Literal["head", "dense", "all"]
 
 
@@ -58,7 +58,7 @@ class CksOptions(Section):
     )
 
 
-#: What `con` may say together with `con_cks`: its defaults, or what con_cks does.
+#: Values of `con` that are allowed together with `con_cks`: its defaults, or what con_cks does.
 _CON_OF_CON_CKS = [("parameters", "dense"), ("parameters", "head")]
 
 ADDONS: dict[str, type[Section]] = {"cam": CamOptions, "con": ConOptions, "cks": CksOptions}

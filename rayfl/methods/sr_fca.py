@@ -1,23 +1,25 @@
-"""SR-FCA (Vardhan, Ghosh and Mazumdar 2024): clusters from pairwise distances, successively refined. K is never given.
+"""SR-FCA (Vardhan, Ghosh and Mazumdar 2024): clusters from pairwise distances, successively refined, without a given K.
 
-ONE_SHOT (Algorithm 1): everyone trains alone; clients at most `threshold` apart are joined, and connected components of
-at least `smallest` clients are the clusters. Then `refinements` times REFINE: train a model per cluster from a fresh
-start, its clients' models averaged by the trimmed mean (Algorithm 3); RECLUSTER each client to the nearest cluster
-(Algorithm 2); MERGE the clusters that are left and at most the threshold apart, the new model being the plain mean of
-theirs (Algorithm 4). Rounds that remain go on training the merged models.
+ONE_SHOT (Algorithm 1): all clients train alone; clients at most `threshold` apart are connected, and connected
+components of at least `smallest` clients are the clusters. Then REFINE is repeated `refinements` times: train a model
+per cluster from a fresh start, averaging its clients' models by the trimmed mean (Algorithm 3); RECLUSTER each client
+to the nearest cluster (Algorithm 2); MERGE remaining clusters that are at most the threshold apart, with the plain mean
+of their models as the new model (Algorithm 4). In the remaining rounds, the merged models are trained further.
 
 - Distances are cross-losses (Definition 5.1), as mean loss per sample, or L2 between models. The loss of a cluster is
-  the plain mean over its clients: those it was trained with in RECLUSTER, those that RECLUSTER gave it in MERGE.
-- A client whose component is too small goes to the nearest cluster; the paper's graph would drop it. The size that
-  counts is the number of clients, at least `smallest`, in ONE_SHOT and in MERGE.
-- TrimmedMeanGD averages models after local steps, as the authors' experiments do; Algorithm 3 prints gradients.
-- `threshold` left out: the middle of the widest gap between the sorted pairwise distances. The paper tunes it.
-- Who was not there for ONE_SHOT joins the centre with the least loss on its data.
-- Tested while alone, the last round of ONE_SHOT included: the client's own model; then its cluster's.
+  the plain mean over its clients: in RECLUSTER the clients it was trained with, in MERGE those that RECLUSTER gave it.
+- A client whose component is too small joins the nearest cluster; the paper's graph would drop it. The size of a
+  cluster is its number of clients, at least `smallest`, in ONE_SHOT and in MERGE.
+- TrimmedMeanGD averages models after local steps, as in the authors' experiments; Algorithm 3 prints gradients.
+- Without `threshold`, it is the middle of the widest gap between the sorted pairwise distances. The paper tunes it.
+- A client that was not there for ONE_SHOT joins the centre with the smallest loss on its data.
+- Clients are tested with their own model while they train alone, including the last round of ONE_SHOT; later with their
+  cluster's model.
 
 Extras name the stage, for Tables 1, 2 and 4: `one_shot`, `refine` (training in clusters), `merge` (the last round of a
 refinement, after RECLUSTER and MERGE) and `train`, with the number of the `refinement`. Rounds of `merge` also have
-`clusters_before_recluster`, `clusters_before_merge`, `clusters_after_merge` and the clients that RECLUSTER `moved`.
+`clusters_before_recluster`, `clusters_before_merge`, `clusters_after_merge`, and in `moved` the number of clients that
+RECLUSTER moved.
 """
 
 from collections.abc import Mapping
@@ -66,23 +68,23 @@ class SRFCAOptions(OneShotOptions):
 
 @dataclass
 class SRFCAState(ClusteredState):
-    """And what ONE_SHOT found: who was there, their models' losses on each other, the threshold."""
+    """Also: the result of ONE_SHOT: the clients that took part, their models' losses on each other, the threshold."""
 
     present: np.ndarray  # (p,) clients
     alone: np.ndarray  # (p, size) their models, trained alone
-    losses: np.ndarray  # (p, p): of model j on the data of client i; none with L2
+    losses: np.ndarray  # (p, p): the loss of model j on the data of client i; empty with L2
     threshold: float
     merged: dict[str, int]  # what the last RECLUSTER and MERGE did, as extras report it
 
 
 class OneShot(Clustered):
-    """The first stage, which other methods can begin with."""
+    """The first stage, with which other methods can start too."""
 
     Options = OneShotOptions
     state: SRFCAState
 
     def start(self) -> None:
-        """Begin with nobody in any cluster."""
+        """Begin with no client in any cluster."""
         size = self.fed.layout.size
         none = np.zeros((0, size), np.float32)
         self.state = SRFCAState(
@@ -98,7 +100,7 @@ class OneShot(Clustered):
 
     @property
     def alone(self) -> bool:
-        """Whether everyone trains alone in this round."""
+        """Whether clients train alone in this round."""
         return self.fed.round <= self.options.one_shot_rounds
 
     def one_shot(self, cohort: np.ndarray) -> None:
@@ -122,7 +124,7 @@ class OneShot(Clustered):
         self.share_what_was_learnt_alone(state.present, ALONE)
 
     def join(self, cohort: np.ndarray) -> None:
-        """Give those who missed ONE_SHOT to the centre with the least loss."""
+        """Assign clients that missed ONE_SHOT to the centre with the smallest loss."""
         late = cohort[self.state.assignment[cohort] == NO_CLUSTER]
         if len(late):
             self.state.assignment[late] = self.losses(late, self.state.centres).argmin(axis=1)
@@ -135,7 +137,7 @@ class OneShot(Clustered):
         return distances
 
     def eval_models(self) -> EvalModels:
-        """Test with the own model while alone, then with the cluster's."""
+        """Test with the client's own model while clients train alone, then with the cluster's model."""
         return Personal(ALONE) if self.alone else self.tested(self.centres())
 
     def extras(self) -> Mapping[str, Any]:
@@ -155,7 +157,7 @@ class SRFCA(OneShot):
     Options = SRFCAOptions
 
     def round(self, cohort: np.ndarray) -> None:
-        """ONE_SHOT, then REFINE as often as asked, then go on training."""
+        """ONE_SHOT, then REFINE `refinements` times, then continue training."""
         options, state = self.options, self.state
         if self.alone:
             self.one_shot(cohort)
@@ -181,7 +183,7 @@ class SRFCA(OneShot):
         return ("merge" if step == options.refine_rounds - 1 else "refine"), done + 1
 
     def extras(self) -> Mapping[str, Any]:
-        """Return the stage, the number of the refinement, the threshold, and what MERGE did where it was."""
+        """Return the stage, the number of the refinement, the threshold, and in rounds of MERGE what it did."""
         stage, refinement = self.stage()
         return {**super().extras(), "refinement": refinement, **(self.state.merged if stage == "merge" else {})}
 
@@ -195,7 +197,7 @@ class SRFCA(OneShot):
         state.centres = centres
 
     def _recluster_and_merge(self) -> None:
-        """RECLUSTER (Algorithm 2), then MERGE (Algorithm 4) of the clusters that it leaves."""
+        """RECLUSTER (Algorithm 2), then MERGE (Algorithm 4) of the remaining clusters."""
         state, fed, present = self.state, self.fed, self.state.present
         before, count = state.assignment[present], len(state.centres)
         if self.options.distance == "l2":

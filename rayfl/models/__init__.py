@@ -1,6 +1,6 @@
-"""Networks: by name (`zoo`), users' own (`own`), their weights as one flat vector (`flat`), its parts (`layout`).
+"""Networks: by name (`zoo`) or from the user (`own`); their weights as one flat vector (`flat`); its parts (`layout`).
 
-Training them is in `rayfl.client`; what travels between clients and server is decided in `rayfl.methods`.
+Training is in `rayfl.client`; what travels between clients and server is decided in `rayfl.methods`.
 """
 
 from typing import TYPE_CHECKING, Any

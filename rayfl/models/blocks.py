@@ -1,4 +1,4 @@
-"""What networks are put together from: named sequences, dense layers, and a head of the right width."""
+"""Building blocks of networks: named sequences, dense layers, and a head of the right width."""
 
 import torch
 from torch import nn
@@ -7,7 +7,7 @@ Shape = tuple[int, ...]
 
 
 def sequence(**modules: nn.Module) -> nn.Sequential:
-    """Return modules one after the other, each under its name."""
+    """Return the modules as a sequence, each under its name."""
     made = nn.Sequential()
     for name, module in modules.items():
         made.add_module(name, module)
@@ -29,7 +29,7 @@ def with_head(body: nn.Sequential, input_shape: Shape, classes: int) -> nn.Modul
 
 
 def output_width(body: nn.Module, input_shape: Shape) -> int:
-    """How many numbers per sample come out of `body`, by trying it."""
+    """Return how many numbers per sample `body` outputs, by running it once."""
     with torch.no_grad():
         width = body.eval()(torch.zeros(1, *input_shape)).shape[1]
     body.train()

@@ -1,7 +1,7 @@
 """A module whose weights live in one flat vector, and the layout of that vector.
 
-Methods, sums and messages see only these vectors and slices of them; nobody loops over named tensors. Which
-network it is, is `zoo`'s business; what happens to its gradient, that of `rayfl.client`.
+Methods, sums and messages use only these vectors and slices of them; no code loops over named tensors. `zoo` builds the
+network, and `rayfl.client` trains it.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from rayfl.errors import InputError, closest
 from rayfl.models.layout import Layout
 from rayfl.models.outside import Outside
 
-#: Layers that bring numbers to a common scale, with parameters and statistics of their own.
+#: Normalisation layers, which have their own parameters and statistics.
 NORMALISING = (_BatchNorm, _InstanceNorm, nn.LayerNorm, nn.GroupNorm, nn.LocalResponseNorm)
 
 
@@ -24,14 +24,14 @@ class FlatModel:
     """A module whose parameters, gradients and float buffers are views of flat tensors.
 
     `vector` (size,) and `gradient` (P,) are live: a step of SGD is `vector[:P] -= lr * gradient`. Autograd
-    adds to the gradient in place; clear it with `gradient.zero_()`, since `module.zero_grad()` would cut the
-    views loose. Parameters that do not require a gradient keep one of zero.
+    adds to the gradient in place; clear it with `gradient.zero_()`, since `module.zero_grad()` would detach the
+    views. The gradient of parameters that do not require one stays zero.
 
-    What else the module has is in `outside`: it begins every training and every test as it was built.
+    The module's other state is in `outside`: it is reset to its initial value before every training and every test.
 
-    With `channels_last` the weights of 2-d convolutions lie so in the vector, and maps between layers in memory, that
-    a CPU goes through them faster; a network that calls `view` on such maps would fail. Runs are in float32 throughout;
-    another `dtype` is for checks of the arithmetic.
+    With `channels_last`, the weights of 2-d convolutions and the maps between layers are stored with the channels last,
+    which is faster on CPUs; a network that calls `view` on such maps would fail. Runs always use float32; another
+    `dtype` is for checks of the arithmetic.
 
     >>> model = FlatModel(nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 1)))
     >>> model.layout.backbone, model.layout.head
@@ -57,8 +57,8 @@ class FlatModel:
         self._networks: dict[bool, Network] = {}
         self.gradient = self.vector.new_zeros(self.layout.parameters)
         for tensor, where, shape, last in each:
-            # Through .data the Parameter objects stay the same, so modules that keep references of their own
-            # to them (LSTM, tied weights) see the views too.
+            # Assigning .data keeps the Parameter objects, so modules that hold their own references to them (LSTM,
+            # tied weights) see the views too.
             tensor.data = unflattened(self.vector[where], shape, last)
             if where.stop <= self.layout.parameters:
                 tensor.grad = unflattened(self.gradient[where], shape, last)
@@ -67,7 +67,7 @@ class FlatModel:
     def load(self, vector: np.ndarray | torch.Tensor, ranges: tuple[slice, ...] = (slice(None),)) -> None:
         """Copy `vector` in, or only these ranges of it.
 
-        It may be read-only, as arrays out of shared memory are, and is never aliased.
+        It may be read-only, like arrays from shared memory; the model never keeps a reference to it.
         """
         if tuple(vector.shape) != (self.layout.size,):
             raise ValueError(f"a vector of shape {tuple(vector.shape)} is no model of {self.layout.size} numbers")
@@ -76,17 +76,17 @@ class FlatModel:
             if isinstance(piece, torch.Tensor):
                 self.vector[where].copy_(piece.detach())
             elif self.vector.device.type == "cpu":
-                # Not torch.from_numpy: it warns about arrays that cannot be written to.
+                # Not torch.from_numpy: it warns about read-only arrays.
                 np.copyto(self.vector[where].numpy(), piece, casting="same_kind")
             else:
                 self.vector[where].copy_(torch.from_numpy(np.array(piece, dtype=np.float32)))
 
     def copy(self) -> torch.Tensor:
-        """Return the vector as it is now, on the model's device."""
+        """Return a copy of the current vector, on the model's device."""
         return self.vector.clone()
 
     def numpy(self) -> np.ndarray:
-        """Return the vector as it is now, as a float32 array of its own."""
+        """Return a copy of the current vector as a float32 array."""
         return self.vector.to("cpu", copy=True).numpy()
 
     def network(self, features: bool = False) -> "Network":
@@ -96,7 +96,7 @@ class FlatModel:
         return self._networks[features]
 
     def features(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return what the head gets for `inputs`, and the logits; gradients flow through both."""
+        """Return the head's inputs for `inputs`, and the logits; gradients flow through both."""
         seen: list[torch.Tensor] = []
 
         def keep(_: nn.Module, args: tuple[Any, ...]) -> None:
@@ -116,25 +116,26 @@ class FlatModel:
 
 
 def unflattened(piece: torch.Tensor, shape: tuple[int, ...], channels_last: bool) -> torch.Tensor:
-    """Return a piece of a flat vector, or of rows of them, as the tensors it is, a view."""
+    """Return a piece of a flat vector, or of rows of vectors, as a tensor of this shape; the result is a view."""
     if not channels_last:
-        return piece.view((*piece.shape[:-1], *shape))  # unflatten has no way to a single number
+        return piece.view((*piece.shape[:-1], *shape))  # unflatten cannot produce a tensor without dimensions
     out, channels, height, width = shape
     return piece.unflatten(-1, (out, height, width, channels)).movedim(-1, -3)
 
 
 def by_name(layout: Layout, vectors: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return the tensors, views of a vector (size,) or with a dimension more of rows (K, size), by their names."""
+    """Return the tensors by name, as views of a vector (size,), or with one more dimension of rows (K, size)."""
     each = zip(layout.names, layout.slices, layout.shapes, layout.channels_last, strict=True)
     return {name: unflattened(vectors[..., where], shape, last) for name, where, shape, last in each}
 
 
 class Network(nn.Module):
-    """The module as functional_call wants it: (logits,), or with `features` what the head gets and the logits.
+    """The module in the form that functional_call needs: returns (logits,) or, with `features`, (head inputs, logits).
 
-    `places` tells where it holds each tensor of the layout. Call it with all of them and tie_weights=False: by itself
-    functional_call would put a tied tensor in by all its names, and out again; where a module has two names, what it
-    puts out last is its own, and the module is left without its weights.
+    `places` has the names under which it holds each tensor of the layout. Call it with all of them and with
+    tie_weights=False: otherwise, functional_call replaces a tied tensor under each of its names and restores them one
+    by one; if a module has two names, the last restore puts back a temporary tensor, and the module has lost its
+    weights.
     """
 
     def __init__(self, model: FlatModel, features: bool) -> None:
@@ -143,7 +144,7 @@ class Network(nn.Module):
         self._run = model.features if features else lambda inputs: (model.module(inputs),)
         held: dict[torch.Tensor, list[str]] = {}
         for path, owner in self.named_modules():
-            own = (path, False, False)  # not those of the modules in it, and each name of a tensor that has several
+            own = (path, False, False)  # only its own tensors, not those of submodules; all names of a shared tensor
             for name, tensor in (*owner.named_parameters(*own), *owner.named_buffers(*own)):
                 held.setdefault(tensor, []).append(name)
         named = dict(self.module.named_parameters(remove_duplicate=False)) | dict(self.module.named_buffers())
@@ -180,7 +181,7 @@ def _names_with_parameters(module: nn.Module) -> list[str]:
 
 
 def _dense_start(module: nn.Module, layers: list[tuple[str, slice]], end: int) -> int:
-    """Return where the run of fully connected layers at the end of the parameters begins."""
+    """Return the start of the block of fully connected layers at the end of the parameters."""
     for name, where in reversed(layers):
         if not isinstance(module.get_submodule(name), nn.Linear):
             break
@@ -191,9 +192,9 @@ def _dense_start(module: nn.Module, layers: list[tuple[str, slice]], end: int) -
 def _layers_of_buffers(
     module: nn.Module, head: str, buffers: list[str], layers: list[str], in_backbone: int
 ) -> list[int]:
-    """Return the layer that each buffer belongs to: that of its module, else the last one before it in module order.
+    """Return the layer of each buffer: that of its module, or else the last layer before it in module order.
 
-    Buffers inside the head belong to the head's layers, all others to the backbone's if it has any.
+    Buffers inside the head belong to layers of the head, all others to layers of the backbone if it has any.
     """
     order = {name: place for place, (name, _) in enumerate(module.named_modules())}
     found = []
@@ -207,9 +208,9 @@ def _layers_of_buffers(
 
 
 def _lay_out(module: nn.Module, head: str, channels_last: bool) -> tuple[Layout, list[torch.Tensor]]:
-    """Return the layout and the module's tensors in its order."""
-    # A shared parameter has several names and is counted once. If any of its owners is outside the head,
-    # training the backbone changes it, so there it belongs.
+    """Return the layout, and the module's tensors in the layout's order."""
+    # A shared parameter has several names and is counted once. If one of its owners is outside the head,
+    # training the backbone changes it, so it belongs to the backbone.
     owners: dict[nn.Parameter, list[str]] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
         owners.setdefault(parameter, []).append(name)

@@ -1,27 +1,28 @@
-"""Where each tensor of a network lies in its flat vector: plain numbers, for a server that does without torch."""
+"""Where each tensor of a network is in its flat vector: plain numbers, because the server works without torch."""
 
 from dataclasses import dataclass
 from typing import Literal
 
-#: A part of a network: everything, what comes before the head, the head, the fully connected layers at the end, or the
-#: first so many layers, in halves: 3.5 is the first three and of the fourth the first half of its tensors, its weight.
-#: without_norm is everything but the normalisation layers and their statistics, as FedBN shares it.
+#: A part of a network: everything, the layers before the head, the head, the fully connected layers at the end, or a
+#: number of layers from the start, also halves: 3.5 is the first three layers and the first half of the fourth layer's
+#: tensors, that is, its weight. without_norm is everything except the normalisation layers and their statistics, which
+#: is what FedBN shares.
 Part = Literal["all", "backbone", "head", "dense", "without_norm"] | float
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each tensor of a network lies in its flat vector.
+    """Where each tensor of a network is in its flat vector.
 
-    Backbone parameters come first, then the head's, each in module order; then the float buffers (running
-    statistics of batch norm). Whole-number buffers, and those a module does not save, are no part of it.
+    The backbone's parameters come first, then the head's, each in module order; then the float buffers (running
+    statistics of batch norm). Integer buffers, and buffers that the module does not save, are not included.
     """
 
     names: tuple[str, ...]
     slices: tuple[slice, ...]
     shapes: tuple[tuple[int, ...], ...]
     channels_last: tuple[bool, ...]
-    """Whether a tensor of shape (out, in, height, width) lies in the vector as (out, height, width, in)."""
+    """Whether a tensor of shape (out, in, height, width) is stored in the vector as (out, height, width, in)."""
     layer_of: tuple[int, ...]
     """The layer of each tensor. A buffer of a module without parameters belongs to the layer before that module."""
     parameters: int
@@ -35,14 +36,14 @@ class Layout:
     norm: tuple[bool, ...]
     """Which tensors belong to a normalisation layer."""
     layers: tuple[tuple[str, slice], ...]
-    """The modules that own parameters, as they follow each other in the vector: "the first L layers" is one
-    slice from 0 to the end of layers[L - 1]."""
+    """The modules that own parameters, in their order in the vector: "the first L layers" is one slice from 0 to
+    the end of layers[L - 1]."""
 
     def part(self, name: Part) -> slice:
         """Return the slice of a part's parameters, without its buffers.
 
-        Half a layer is the first half of its tensors, rounded up: the weight of a weight and a bias, all of a layer
-        that has a weight alone.
+        Half a layer is the first half of its tensors, rounded up: the weight of a layer with weight and bias, and the
+        whole of a layer that has only a weight.
         """
         if name == "all":
             return slice(0, self.parameters)
@@ -83,7 +84,7 @@ class Layout:
         )
 
     def ranges(self, part: Part) -> tuple[slice, ...]:
-        """Return where in the vector the tensors lie that travel when a part is sent, in as few pieces as can be."""
+        """Return the ranges of the vector that travel when a part is sent, in as few pieces as possible."""
         pieces: list[slice] = []
         for tensor, travels in zip(self.slices, self.tensors_in(part), strict=True):
             if not travels or tensor.start == tensor.stop:
@@ -94,7 +95,7 @@ class Layout:
         return tuple(pieces)
 
     def trainable(self, part: Part) -> tuple[slice, ...]:
-        """Return where the parameters of a part lie, without buffers, in as few pieces as can be."""
+        """Return the ranges of a part's parameters, without buffers, in as few pieces as possible."""
         if part != "without_norm":
             return (self.part(part),)
         return tuple(
@@ -104,7 +105,7 @@ class Layout:
         )
 
     def covers(self, part: Part) -> bool:
-        """Return whether a part is the whole model, buffers and all."""
+        """Return whether a part is the whole model, including buffers."""
         return all(self.tensors_in(part))
 
     def _parameters(self) -> tuple[slice, ...]:

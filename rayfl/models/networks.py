@@ -1,7 +1,7 @@
 """The networks of the papers, and small ones for quick runs. Residual networks are in `residual`.
 
-A network is a function of the input's shape and the number of classes; its keyword arguments are what model.options
-can change. The last fully connected layer is called `head` in all of them.
+Each network is built by a function of the input's shape and the number of classes; its keyword arguments can be set
+with model.options. The last fully connected layer is called `head` in all networks.
 """
 
 import torch
@@ -32,8 +32,8 @@ def mlp(input_shape: Shape, classes: int, *, hidden: int = 200) -> nn.Module:
 def thesis_batch_norm(input_shape: Shape, classes: int) -> nn.Module:
     """Tables A.1 (Fashion-MNIST) and A.4 (TissueMNIST) of the thesis.
 
-    A.1 prints 16 channels for the second batch norm, after a convolution with 32: 32 is meant. A.4 leaves out
-    the padding of the convolutions, but gives the classifier 7*7*32 inputs, which takes padding 2, as in A.1.
+    A.1 prints 16 channels for the second batch norm, which follows a convolution with 32: 32 is meant. A.4 does not
+    give the padding of the convolutions, but its classifier has 7*7*32 inputs, which needs padding 2, as in A.1.
     """
     body = sequence(
         conv1=nn.Conv2d(input_shape[0], 16, 5, padding=2),
@@ -52,7 +52,7 @@ def thesis_batch_norm(input_shape: Shape, classes: int) -> nn.Module:
 def thesis_three_dense(input_shape: Shape, classes: int) -> nn.Module:
     """Tables A.2 (CIFAR-10) and A.3 (PathMNIST) of the thesis.
 
-    Both print 400 inputs of the first dense layer: right for 32 x 32 images, PathMNIST's 28 x 28 give 256.
+    Both print 400 inputs of the first dense layer: this is right for 32 x 32 images, but PathMNIST's 28 x 28 give 256.
     """
     body = sequence(
         conv1=nn.Conv2d(input_shape[0], 6, 5),
@@ -69,7 +69,7 @@ def thesis_three_dense(input_shape: Shape, classes: int) -> nn.Module:
 def fedac_cnn(input_shape: Shape, classes: int) -> nn.Module:
     """FedAC's network, section 5.1: two convolutions, three dense layers.
 
-    The paper gives no widths, only "over 4,700,000" weights in all; these widths have 4,778,954 on CIFAR-10.
+    The paper gives no widths, only "over 4,700,000" weights in total; these widths give 4,778,954 on CIFAR-10.
     """
     body = sequence(
         conv1=nn.Conv2d(input_shape[0], 32, 5, padding=2),
@@ -86,7 +86,7 @@ def fedac_cnn(input_shape: Shape, classes: int) -> nn.Module:
 def fedtsdp_cnn(
     input_shape: Shape, classes: int, *, hidden: int = 512, dropout1: float = 0.25, dropout2: float = 0.5
 ) -> nn.Module:
-    """FedTSDP's CNN, section 4.1; the paper says nothing of padding (none) and pooling (one)."""
+    """FedTSDP's CNN, section 4.1; the paper does not mention padding (here: none) and pooling (here: one layer)."""
     body = sequence(
         conv1=nn.Conv2d(input_shape[0], 32, 3),
         relu1=nn.ReLU(),
@@ -103,7 +103,7 @@ def fedtsdp_cnn(
 
 
 class CharLSTM(nn.Module):
-    """Characters embedded, two LSTM layers, and a dense layer on the last state that says what comes next."""
+    """Embedded characters, LSTM layers, and a dense layer on the last state that predicts the next character."""
 
     def __init__(self, vocabulary: int, classes: int, embedding: int, hidden: int, layers: int) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class CharLSTM(nn.Module):
         self.head = nn.Linear(hidden, classes)
 
     def forward(self, characters: torch.Tensor) -> torch.Tensor:
-        """Logits of the next character: (batch, window) whole numbers in, (batch, classes) out."""
+        """Return the logits of the next character: (batch, window) integers in, (batch, classes) out."""
         states, _ = self.lstm(self.embedding(characters))
         return self.head(states[:, -1])
 

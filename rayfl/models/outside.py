@@ -1,7 +1,7 @@
-"""What a network has outside its flat vector: counters, buffers that are not saved, attributes of a user's own class.
+"""A network's state outside its flat vector: counters, buffers that are not saved, attributes of a user's class.
 
-Every training and every test begins with all of it as the network was built. So nothing goes from one client to the
-next, and nothing is missing in a checkpoint.
+Before every training and every test, all of it is reset to its initial value. So no information passes from one client
+to the next, and nothing is missing in a checkpoint.
 """
 
 import random
@@ -17,13 +17,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from rayfl.randomness import global_generators_kept, seed_globals
 
-#: What every module has, which is no state of a forward pass.
+#: Attributes that every module has; they are not changed by a forward pass.
 _OF_TORCH = frozenset(vars(nn.Module()))
 _KNOWN = ("torch", "torchvision", "rayfl")
 
 
 class Outside:
-    """The rest of a module, whose `inside` tensors are views of a flat vector."""
+    """All state of a module except its `inside` tensors, which are views of a flat vector."""
 
     def __init__(self, module: nn.Module, inside: Collection[torch.Tensor] = ()) -> None:
         self._module = module
@@ -43,19 +43,19 @@ class Outside:
                 else:
                     self._buffers.append((full, owner, name, buffer, None if buffer is None else buffer.clone()))
         self._parameters = [(name, p, p.data_ptr()) for name, p in module.named_parameters()] if self._own else []
-        # Attributes may hold modules and tensors of the network, which stay themselves in a copy.
+        # Attributes may refer to modules and tensors of the network; a copy of the attributes refers to the same ones.
         self._same = {id(thing): thing for thing in (*module.modules(), *module.parameters(), *module.buffers())}
         self._left_alone: set[tuple[str, str]] = set()
         self._attributes = self._copied(self._current())
 
     @property
     def has_own_code(self) -> bool:
-        """Whether a class of the network is a user's own, which may do anything in its forward pass."""
+        """Whether a class of the network was written by the user: it may do anything in its forward pass."""
         return bool(self._own)
 
     @torch.no_grad()
     def reset(self) -> None:
-        """Put everything back to what the network was built with."""
+        """Reset everything to its initial value."""
         for _, owner, name, view in self._views:
             owner._buffers[name] = view
         for _, owner, name, buffer, start in self._buffers:
@@ -66,7 +66,7 @@ class Outside:
             self._put_attributes(self._copied(self._attributes))
 
     def changed(self) -> list[str]:
-        """Return the names of what is no longer as the network was built."""
+        """Return the names of everything that differs from its initial value."""
         names = [
             full
             for full, owner, name, _, start in self._buffers
@@ -80,7 +80,7 @@ class Outside:
         return names
 
     def gather(self) -> None:
-        """Bring home what a forward pass has put in the place of the vector's views, such as `self.mean = ...`."""
+        """Copy back into the vector what a forward pass assigned in place of the vector's views (`self.mean = ...`)."""
         for full, owner, name, view in self._views:
             current = owner._buffers.get(name)
             if current is view:
@@ -98,16 +98,16 @@ class Outside:
 
     @contextmanager
     def fresh(self) -> Iterator[None]:
-        """Let the network be as it was built while inside, and draw the same random numbers each time.
+        """Within this block, the network has its initial state and draws the same random numbers each time.
 
-        Afterwards all is as before: a test may come in the middle of a training.
+        Afterwards its state is restored, because a test may happen in the middle of a training.
         """
-        if not self._own:  # torch's own modules keep nothing in a test
+        if not self._own:  # torch's own modules change no state in eval mode
             yield
             return
         buffers = [(owner, name, owner._buffers.get(name)) for _, owner, name, _, _ in self._buffers]
         attributes = self._current()
-        # In place of those that are there: the gradient of a step that is under way may still need their values.
+        # Use new tensors instead of overwriting: a backward pass that has not finished may still need the old values.
         clones = [_clone(start) for *_, start in self._buffers]
         instead = {id(buffer): new for (*_, buffer, _), new in zip(self._buffers, clones, strict=True)}
         with global_generators_kept(self._devices()):
@@ -126,7 +126,7 @@ class Outside:
         return sorted({t.device for t in self._module.parameters() if t.device.type == "cuda"}, key=str)
 
     def _current(self) -> dict[str, dict[str, Any]]:
-        """Return the attributes of the user's own classes, by module."""
+        """Return the attributes of the user's classes, by module."""
         return {
             path: {
                 name: value
@@ -139,10 +139,10 @@ class Outside:
     def _copied(
         self, attributes: dict[str, dict[str, Any]], instead: dict[int, torch.Tensor | None] | None = None
     ) -> dict[str, dict[str, Any]]:
-        """Return a copy, in which modules and tensors of the network are themselves, or what is there `instead`."""
+        """Return a copy that refers to the network's own modules and tensors, or to those given in `instead`."""
         same = {**self._same, **(instead or {})}
         try:
-            # All at once: what two modules share, they share in the copy.
+            # Copy all at once, so that objects shared by two modules are also shared in the copy.
             return deepcopy(attributes, dict(same))
         except Exception:
             for path, each in attributes.items():
@@ -163,7 +163,7 @@ class Outside:
 
 
 def _can_be_copied(value: Any, same: dict[int, Any]) -> bool:
-    """Whether there is a way back: an open file or a lock has no copy, and is left as it is."""
+    """Whether a value can be copied: an open file or a lock cannot, and is left unchanged."""
     try:
         deepcopy(value, dict(same))
     except Exception:
@@ -172,7 +172,7 @@ def _can_be_copied(value: Any, same: dict[int, Any]) -> bool:
 
 
 def _only_counts(owner: nn.Module, name: str) -> bool:
-    """Whether a buffer is batch norm's count of batches, which nothing reads while there is a momentum."""
+    """Whether a buffer is batch norm's count of batches, which is not used if there is a momentum."""
     return isinstance(owner, _BatchNorm) and name == "num_batches_tracked" and owner.momentum is not None
 
 

@@ -1,4 +1,4 @@
-"""A user's own network: by import path, or a class or a module that a Python program gave to `rayfl.run`."""
+"""The user's own network: by import path, or a class or a module that a Python program gave to `rayfl.run`."""
 
 import inspect
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from rayfl.own_code import imported, reason
 
 
 def build_own(config: ModelConfig, input_shape: Shape, classes: int, vocabulary: int | None, index: int) -> nn.Module:
-    """Build the network that an import path or the name of a Python object stands for, and try it out."""
+    """Build the network that an import path or the name of a Python object refers to, and try it out."""
     make: Any = imported("model.name", config.name, "class", lambda v: inspect.isclass(v) and issubclass(v, nn.Module))
     if isinstance(make, nn.Module):
         module = _copy_of(make, config, index)
@@ -31,7 +31,7 @@ def build_own(config: ModelConfig, input_shape: Shape, classes: int, vocabulary:
 
 
 def _called(make: Callable[..., Any], config: ModelConfig, known: dict[str, Any]) -> nn.Module:
-    """Call a class or a function with model.options, and with what it asks for of what is known of the data."""
+    """Call a class or a function with model.options, and with those facts about the data that it takes as arguments."""
     try:
         signature = inspect.signature(make)
     except ValueError:  # classes written in C may have none
@@ -58,9 +58,10 @@ def _called(make: Callable[..., Any], config: ModelConfig, known: dict[str, Any]
 
 
 def _copy_of(given: nn.Module, config: ModelConfig, index: int) -> nn.Module:
-    """Return a network that was given as it is: its weights are the initial ones, so pretrained ones stay.
+    """Return a copy of a given network. Its weights are used as the initial ones, so pretrained weights stay.
 
-    Methods that begin with several models need others too. Those are drawn by the seed, as torch's layers draw theirs.
+    Methods that start with several models need more initialisations; these are drawn with the run's seed, by the
+    layers' own `reset_parameters`.
     """
     if config.options:
         raise InputError(
@@ -82,7 +83,7 @@ def _copy_of(given: nn.Module, config: ModelConfig, index: int) -> nn.Module:
 
 
 def _try_out(module: nn.Module, name: str, input_shape: Shape, classes: int, vocabulary: int | None) -> None:
-    """Run a batch of zeros through: tells a wrong output before the first round, and settles lazy modules."""
+    """Run a batch of zeros: this finds a wrong output shape before the first round, and initialises lazy modules."""
     kind = torch.long if vocabulary is not None else torch.float32
     batch = torch.zeros(3, *input_shape, dtype=kind)
     training = module.training
@@ -97,7 +98,7 @@ def _try_out(module: nn.Module, name: str, input_shape: Shape, classes: int, voc
         ) from error
     module.train(training)
     if before is not None:
-        before.reset()  # it counts as never called
+        before.reset()  # as if it had never been called
     got = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
     if got != (3, classes):
         raise InputError(

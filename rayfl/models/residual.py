@@ -48,7 +48,7 @@ def resnet18(input_shape: Shape, classes: int, *, width: int = 64) -> nn.Module:
 
 
 class Residual(nn.Module):
-    """A branch and a shortcut: activation(shortcut(x) + branch(x)); by default the branch added to x."""
+    """A branch and a shortcut: activation(shortcut(x) + branch(x)); by default x + branch(x)."""
 
     def __init__(
         self, branch: nn.Module, shortcut: nn.Module | None = None, activation: nn.Module | None = None
@@ -59,7 +59,7 @@ class Residual(nn.Module):
         self.activation = activation or nn.Identity()
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Add the two ways."""
+        """Add the branch and the shortcut."""
         return self.activation(self.shortcut(inputs) + self.branch(inputs))
 
 

@@ -1,7 +1,7 @@
 """The networks by name, built for the run's data and initialised by the seed.
 
-The networks themselves are in `networks` and `residual`, a user's own in `own`. Which part of a network is its head,
-and how its weights become a vector, is in `flat`. Nothing here trains.
+The networks themselves are in `networks` and `residual`; the user's networks are handled in `own`. Which part of a
+network is its head, and how its weights become a vector, is in `flat`. Nothing here trains.
 """
 
 import inspect
@@ -29,7 +29,7 @@ from rayfl.models.own import build_own
 from rayfl.models.residual import resnet9, resnet18
 from rayfl.randomness import Purpose, global_generators_kept, seed_globals, torch_seed
 
-#: The most that model.options may ask of a network of the zoo; what fits into memory is checked by `prepare`.
+#: Upper limits of model.options for networks of the zoo; `prepare` checks whether a network fits into memory.
 _MOST_WIDTH = 1_000_000
 _MOST_LAYERS = 100
 
@@ -47,13 +47,13 @@ def build_model(
     """Build the network that `config` names, for samples of `input_shape` (without the batch).
 
     Images are (channels, height, width). With a `vocabulary`, samples are sequences of character numbers. The
-    initial weights depend on `seed` and `index` alone; `index` tells K initial models apart.
+    initial weights depend only on `seed` and `index`; `index` numbers the different initial models of one run.
 
     >>> build_model(ModelConfig(name="mlp"), (1, 8, 8), classes=10).head
     Linear(in_features=200, out_features=10, bias=True)
     """
     with global_generators_kept():
-        # Not torch.manual_seed: it would reseed the GPUs too, and they would not be put back.
+        # Not torch.manual_seed: it would also reseed the GPUs, whose generators are not restored here.
         seed_globals(torch_seed(seed, Purpose.MODEL, index))
         if ":" in config.name:
             return build_own(config, input_shape, classes, vocabulary, index)
@@ -62,13 +62,13 @@ def build_model(
 
 @dataclass(frozen=True)
 class Architecture:
-    """A network of the zoo and what it can be fed with."""
+    """A network of the zoo and the kind of samples it takes."""
 
     build: Callable[..., nn.Module]
     takes: Literal["images", "numbers", "text"]
     """images: (channels, height, width); numbers: any shape, images too; text: sequences of characters."""
     smallest: int = 1
-    """The least height and width of an image."""
+    """The smallest height and width of an image."""
 
     @property
     def options(self) -> dict[str, int | float]:
@@ -77,8 +77,8 @@ class Architecture:
         return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
-#: Every network by name. Those with batch norm on the last feature map ask for 16 x 16, so that this map has
-#: several positions: on a single one, a batch of one sample has no variance and torch refuses to train.
+#: Every network by name. Those with batch norm on the last feature map need images of 16 x 16, so that this map has
+#: several positions: with a single position, a batch of one sample has no variance and torch refuses to train.
 ZOO: dict[str, Architecture] = {
     "digits_cnn": Architecture(digits_cnn, "images", smallest=4),
     "mlp": Architecture(mlp, "numbers"),
@@ -95,21 +95,22 @@ ZOO: dict[str, Architecture] = {
 
 
 def wants_channels_last(config: ModelConfig, training: str) -> bool:
-    """Tell whether a network's maps should lie in memory with the channels last: by its name and the trainer alone.
+    """Return whether a network should store feature maps with the channels last; depends only on name and trainer.
 
-    The loop trainer's step against the plain layout, one thread of a CPU, batch 32 / 10: thesis_fashion_mnist 1.47 /
-    1.37 times faster, thesis_tissuemnist 1.45 / 1.37, digits_cnn 1.28 / 1.18, thesis_cifar10 1.13 / 1.08, fedac_cnn
-    1.16 / 1.08, fedtsdp_cnn 1.08, resnet9 1.12 / 1.05, the others within noise of 1. Networks of users' own may call
-    `view`, which such maps lack.
+    Speed-up of the loop trainer's step over the standard layout, one CPU thread, batch 32 / 10: thesis_fashion_mnist
+    1.47 / 1.37, thesis_tissuemnist 1.45 / 1.37, digits_cnn 1.28 / 1.18, thesis_cifar10 1.13 / 1.08, fedac_cnn 1.16 /
+    1.08, fedtsdp_cnn 1.08, resnet9 1.12 / 1.05, the others 1 within noise. Networks written by users are excluded: they
+    may call `view`, which does not work on such maps.
     """
     return training == "loop" and config.name in ZOO
 
 
 def large_parameters(config: ModelConfig, input_shape: Shape, classes: int, vocabulary: int | None) -> int | None:
-    """Count the parameters of a network of the zoo without allocating any, if it may be a large one; else None.
+    """Count the parameters of a network of the zoo without allocating them, if it may be large; else return None.
 
-    With its default options and small images no network of the zoo is large, and torch takes more than a second for
-    its first network without memory. A user's own network is not asked: it may keep what its constructor makes.
+    With default options and small images, no network of the zoo is large, and building the first network on torch's
+    meta device takes more than a second. A user's network is not built for this: its constructor may keep references
+    to what it creates.
     """
     if config.name not in ZOO:
         return None
@@ -140,7 +141,7 @@ def _build_from_zoo(config: ModelConfig, input_shape: Shape, classes: int, vocab
 
 
 def _misfit(architecture: Architecture, shape: Shape, vocabulary: int | None) -> str | None:
-    """Say why the network cannot take such samples; None if it can."""
+    """Return why the network cannot take such samples; None if it can."""
     has = "text" if vocabulary is not None else "images" if len(shape) == 3 else f"samples of shape {shape}"
     if architecture.takes == "text":
         return None if has == "text" else f"reads text (characters), the data has {has}"

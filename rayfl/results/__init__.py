@@ -1,7 +1,7 @@
-"""What a run leaves behind: table schemas, the folder they lie in, the streaming writer, the reader, saved models.
+"""What a run writes to disk: table schemas, its folder, the streaming writer, the reader, saved models.
 
-Knows files and tables only. What the numbers mean is in `rayfl.client` and `rayfl.analysis`; checkpoints go
-through `Storage` too, but what is in them is the engine's business.
+This package handles files and tables only. The meaning of the numbers is in `rayfl.client` and `rayfl.analysis`.
+Checkpoints are written through `Storage` too, but their content is defined in `rayfl.simulation`.
 """
 
 from rayfl.results.client_names import write_client_names

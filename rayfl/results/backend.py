@@ -1,4 +1,4 @@
-"""What a folder can do, wherever it is: `posix_folder`, `plain_folder` and `remote_folder` do it."""
+"""The interface of a folder; `posix_folder`, `plain_folder` and `remote_folder` implement it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -8,10 +8,10 @@ import pyarrow as pa
 
 
 class Backend(ABC):
-    """A folder, as `Storage` uses it; what each does is said there."""
+    """A folder, as `Storage` uses it; the methods are documented there."""
 
     path: str
-    full_path: str  # with secrets: to open it, never to show it
+    full_path: str  # with secrets: for opening it, never for showing it
 
     @abstractmethod
     def make(self) -> None: ...
@@ -42,5 +42,5 @@ class Backend(ABC):
 
     @contextmanager
     def locked(self) -> Iterator[bool]:
-        """Keep other processes out while inside; yields False if one is in there."""
+        """Lock the folder against other processes; yields False if another process holds the lock."""
         yield True

@@ -1,4 +1,4 @@
-"""The names of a run's clients, where the data name them: a JSON list, in the order of the clients' numbers."""
+"""The names of a run's clients, if the data name them: a JSON list, in the order of the clients' numbers."""
 
 import json
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ def write_client_names(storage: Storage, names: Sequence[str]) -> None:
 
 
 def read_client_names(storage: Storage) -> dict[int, str]:
-    """Return the names by the clients' numbers; nothing where clients have none."""
+    """Return the names by client number; an empty dict if clients have no names."""
     try:
         names = json.loads(storage.read(FILE))
     except FileNotFoundError:

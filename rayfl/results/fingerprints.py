@@ -1,6 +1,6 @@
-"""What tells the data, the partition and the initial model of a run from those of another.
+"""Fingerprints (digests) of a run's data, partition and initial model.
 
-They are in the metadata of every file of the tables, so that runs can be compared without their checkpoints.
+They are in the metadata of every table file, so that runs can be compared without their checkpoints.
 """
 
 import json
@@ -14,28 +14,28 @@ NOTE = b"rayfl_fingerprints"
 
 
 class Fingerprints(NamedTuple):
-    """Digests of what a run began with. Runs with the same three were given the same start."""
+    """Digests of what a run started from. Runs with the same three digests had the same start."""
 
     data: str
-    partition: str  # who has which samples, through which transform, in which planted cluster
+    partition: str  # which client has which samples, with which transform, in which planted cluster
     model: str
 
     def differing(self, other: "Fingerprints") -> list[str]:
-        """Return the names of those that differ."""
+        """Return the names of the fingerprints that differ."""
         return [name for name in self._fields if getattr(self, name) != getattr(other, name)]
 
     def note(self) -> dict[bytes, str]:
-        """Return what a table has in its metadata."""
+        """Return the entry for a table's metadata."""
         return {NOTE: json.dumps(self._asdict())}
 
 
 def read_fingerprints(storage: Storage) -> Fingerprints | None:
-    """Return what the tables say; None for runs of before rayfl recorded it."""
+    """Return the fingerprints in the tables; None for runs of older versions, which did not record them."""
     return next(_notes(storage), None)
 
 
 def _notes(storage: Storage) -> Iterator[Fingerprints]:
-    # The last file first: after a resume from the beginning, emptied files may still have an older note.
+    # The last file first: after a resume from round 0, emptied files may still have an older note.
     for file in reversed([f for f in storage.list("rounds") if f.endswith(".parquet")]):
         note = read_metadata(storage.read(f"rounds/{file}")).get(NOTE)
         if note is not None and (found := _parsed(note)) is not None:

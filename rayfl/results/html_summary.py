@@ -1,4 +1,4 @@
-"""What a notebook shows of a run: a small table and the curve of its main metric. All text in it is escaped."""
+"""How a notebook shows a run: a small table and the curve of its main metric. All text in it is escaped."""
 
 from collections.abc import Sequence
 from html import escape
@@ -14,7 +14,7 @@ _CELL = "text-align:left;padding:1px 12px 1px 0;border:none"
 
 
 def summary_html(run: "Run") -> str:
-    """Return HTML without scripts, style sheets or anything from elsewhere."""
+    """Return HTML without scripts, style sheets or external resources."""
     rows = "".join(
         f'<tr><th style="{_CELL}">{escape(name)}</th><td style="{_CELL}">{escape(value)}</td></tr>'
         for name, value in _facts(run).items()
@@ -79,6 +79,6 @@ def _curve(run: "Run") -> str:
 
 
 def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return at most as many points as the curve is wide, the last one among them: notebooks keep what is shown."""
+    """Return at most about one point per pixel, including the last one, because notebooks store what they show."""
     step = -(-len(points) // _WIDTH)
     return [*points[:-1:step], points[-1]]

@@ -1,4 +1,4 @@
-"""What all local folders have in common: how they are made, and what is said when they are gone."""
+"""What all local folders have in common: how they are created, and the messages about links and deleted folders."""
 
 import errno
 import shutil
@@ -27,7 +27,7 @@ class LocalFolder(Backend):
         try:
             aside.mkdir()
             type(self)(aside).write(name, data)
-            aside.rename(self._root)  # which no folder that has something in it lets happen
+            aside.rename(self._root)  # fails if a folder with any content already has this name
         except BaseException as error:
             shutil.rmtree(aside, ignore_errors=True)
             if isinstance(error, OSError) and error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
@@ -39,7 +39,7 @@ class LocalFolder(Backend):
         nearest = next(folder for folder in (self._root, *self._root.parents) if folder.exists())
         if not nearest.is_dir():
             raise ValueError("it is a file" if nearest == self._root else f"{nearest} is a file")
-        # By doing it: permissions alone do not tell of read-only mounts and full quotas.
+        # Try to write: permissions alone do not show read-only mounts and full quotas.
         probe = nearest / f".probe-{uuid.uuid4().hex}"
         probe.touch()
         probe.unlink()
@@ -49,10 +49,10 @@ class LocalFolder(Backend):
 
 
 def a_link(path: str) -> str:
-    """Say that a file or folder is a link."""
-    return f"{path} is a link, and links in a run folder are not followed: put what it names there"
+    """Return a message that a file or folder is a link."""
+    return f"{path} is a link, and links in a run folder are not followed: replace it by what it points to"
 
 
 def gone(path: str) -> str:
-    """Say that the folder is no longer there."""
+    """Return a message that the folder no longer exists."""
     return f"{path} was deleted, moved or replaced while the run was writing to it, and the run has ended: run again"

@@ -1,4 +1,4 @@
-"""The lock of a run's folder: taking it, and looking whether it is taken without getting in the way."""
+"""The lock of a run's folder: taking it, and checking whether it is taken without blocking anyone."""
 
 import errno
 import os
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 try:
     import fcntl
-except ImportError:  # not on Windows, where nobody can look
+except ImportError:  # on Windows, where the lock cannot be checked
     fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _TRIES = 10
 
 
 def take(lock: int) -> None:
-    """Lock an open file; BlockingIOError if another process holds it, and not just for the moment of a look."""
+    """Lock an open file; BlockingIOError if another process holds the lock for longer than `is_locked` takes."""
     for _ in range(_TRIES - 1):
         with suppress(BlockingIOError):
             return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -30,9 +30,9 @@ def take(lock: int) -> None:
 
 
 def is_locked(storage: "Storage") -> bool | None:
-    """Whether a process is writing to a folder, as far as its lock tells; None where it cannot, as in object stores.
+    """Whether a process is writing to a folder, according to its lock; None without locks, as in object stores.
 
-    Makes no file, and keeps no process from writing: see `take`.
+    This creates no file and does not stop any process from writing: see `take`.
     """
     if fcntl is None or "://" in storage.path:
         return None
@@ -40,12 +40,12 @@ def is_locked(storage: "Storage") -> bool | None:
         lock = os.open(Path(storage.path) / ".lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except (FileNotFoundError, NotADirectoryError):
         return False
-    except OSError:  # a link, or a file of somebody else
+    except OSError:  # a link, or another user's file
         return None
     try:
         if not stat.S_ISREG(os.fstat(lock).st_mode):
             return False
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: several may look at the same time
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: several processes may check at the same time
         return False
     except BlockingIOError:
         return True

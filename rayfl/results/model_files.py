@@ -1,10 +1,11 @@
 """The files of saved models: an index, and safetensors with each tensor of the network stacked over the models.
 
-    models/index.json                          which model each client and cluster has; appears last, whole
+    models/index.json                          which model each client and cluster has; written last
     models/shared-000060.safetensors           models that clients share, the initial one first; row k of every tensor
-    models/personal-000060-00000.safetensors   models that one client has alone
+    models/personal-000060-00000.safetensors   models that belong to one client
 
-Arrays only: networks are built from them in `saved_models`. A folder may be somebody else's, so all of it is checked.
+This module handles arrays only; `saved_models` builds networks from them. A folder may come from anybody, so everything
+in it is checked.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,9 +22,9 @@ from rayfl.results.storage import Storage
 FOLDER = "models"
 INDEX = "index.json"
 VERSION: Final = 1
-#: In place of a row of the shared models: the client's model is among the personal ones, or was not saved.
+#: Used instead of a row of the shared models: the client's model is a personal one, or was not saved.
 PERSONAL, LEFT_OUT = -1, -2
-#: Names of arrays that are no tensors of the network begin with this.
+#: Prefix of the names of arrays that are not tensors of the network.
 ABOUT = "rayfl/"
 
 Count = Annotated[int, Field(ge=0, lt=2**31)]
@@ -34,26 +35,28 @@ class _Strict(BaseModel):
 
 
 class Served(_Strict):
-    """The models that answer together: rows of the shared ones, and how their outputs are put together."""
+    """Models whose outputs are combined: their rows among the shared models, and how outputs are combined."""
 
     rows: Annotated[list[Count], Field(min_length=1)]
     combine: Literal["logits", "probabilities"]
 
 
 class ClusterModel(Served):
-    """What a cluster's clients are served with."""
+    """The models that a cluster's clients use."""
 
     cluster: Count
 
 
 class Inputs(_Strict):
-    """What samples look like before and after they are normalised."""
+    """The format of samples, before and after normalisation."""
 
     kind: Literal["image", "vector", "text"]
     shape: list[Count]
     classes: Count
     vocabulary: Count | None
     transforms: list[dict[str, Any]]  # the planted ones, by number
+    feature_names: list[str] | None = None  # of the columns of a table, in their order
+    class_names: list[str] | None = None
 
 
 class PersonalFile(_Strict):
@@ -65,13 +68,13 @@ class PersonalFile(_Strict):
 
 
 class ModelsIndex(_Strict):
-    """Which models were saved, and whose they are."""
+    """Which models were saved, and to which clients and clusters they belong."""
 
     rayfl_models: Literal[1] = VERSION
     round: Count
     models: ModelsToSave
     combine: Literal["logits", "probabilities"]  # of each client's models
-    everyone: Served | None  # what all clients share, or the global model
+    everyone: Served | None  # the model that all clients share, or the global model
     clusters: list[ClusterModel]
     shared: Annotated[str, Field(pattern=r"^shared-\d{6,9}\.safetensors$")]
     personal: list[PersonalFile]
@@ -81,7 +84,7 @@ class ModelsIndex(_Strict):
 
     @property
     def files(self) -> list[str]:
-        """The files that it names."""
+        """The files that the index names."""
         return [self.shared, *[file.name for file in self.personal]]
 
 
@@ -103,7 +106,7 @@ def stacked_tensors(layout: Layout, vectors: np.ndarray) -> dict[str, np.ndarray
 
 
 def flat_vector(layout: Layout, tensors: Mapping[str, np.ndarray], row: int) -> np.ndarray:
-    """Return model number `row` as a flat vector; ValueError if the tensors are of another network."""
+    """Return model number `row` as a flat vector; ValueError if the tensors belong to another network."""
     vector = np.empty(layout.size, np.float32)
     names = {name for name in tensors if not name.startswith(ABOUT)}
     if names != set(layout.names):
@@ -118,16 +121,16 @@ def flat_vector(layout: Layout, tensors: Mapping[str, np.ndarray], row: int) -> 
 
 
 class ModelFiles:
-    """Writes the models of one moment of a run; the index comes last, so that they appear together or not at all."""
+    """Writes a run's models after one round; the index is written last, so that they appear together or not at all."""
 
     def __init__(self, storage: Storage, folder: str, number: int, layout: Layout) -> None:
         self._storage, self._folder, self._number, self._layout = storage, folder, number, layout
         self._personal: list[PersonalFile] = []
 
     def write_personal(self, clients: np.ndarray, parts: np.ndarray, vectors: np.ndarray) -> None:
-        """Write models (n, size) that one client has alone, in the order of the clients.
+        """Write models (n, size) that each belong to one client, in the order of the clients.
 
-        `parts` says which of the client's models that answer together each of them is.
+        If a client uses several models together, `parts` says which of them each row is.
         """
         name = f"personal-{self._number:06d}-{len(self._personal):05d}.safetensors"
         about: dict[str, np.ndarray] = {
@@ -138,9 +141,9 @@ class ModelFiles:
         self._personal.append(PersonalFile(name=name, first=int(clients[0]), last=int(clients[-1])))
 
     def write_shared(self, vectors: np.ndarray, about: Mapping[str, np.ndarray], **index: Any) -> None:
-        """Write models that clients share and what is known of clients; then the index, and remove what it replaces.
+        """Write the shared models and arrays `about` clients, then the index; then remove the files it replaces.
 
-        `index` are the rest of the fields of ModelsIndex.
+        `index` has the remaining fields of ModelsIndex.
         """
         name = f"shared-{self._number:06d}.safetensors"
         arrays = {f"{ABOUT}{key}": np.ascontiguousarray(array) for key, array in about.items()}
@@ -189,6 +192,6 @@ def read_tensors(storage: Storage, folder: str, name: str) -> dict[str, np.ndarr
 
 
 def saved_rounds(storage: Storage) -> list[int]:
-    """Return the rounds after which callbacks had models saved."""
+    """Return the rounds after which models were saved because a callback asked for it."""
     names: Sequence[str] = storage.list(FOLDER)
     return sorted(int(n[6:]) for n in names if n.startswith("round-") and n[6:].isdigit() and len(n) >= 12)

@@ -1,6 +1,6 @@
-"""A local folder where a system has neither `fcntl` nor `dir_fd`, as Windows: files are opened by their paths.
+"""A local folder on systems without `fcntl` and `dir_fd`, such as Windows: files are opened by their paths.
 
-Links are refused as in `posix_folder`, but one that is put there between the check and the opening is followed.
+Links are refused as in `posix_folder`, but a link that is created between the check and the opening is followed.
 """
 
 import os
@@ -16,12 +16,12 @@ from rayfl.results.local_folder import LocalFolder, a_link, gone
 
 try:
     import msvcrt
-except ImportError:  # neither Windows nor POSIX: a folder is not locked there
+except ImportError:  # neither Windows nor POSIX: folders are not locked
     msvcrt = None  # type: ignore[assignment]
 
 
 class PlainFolder(LocalFolder):
-    """A local folder by paths alone."""
+    """A local folder whose files are opened by their paths."""
 
     _held = False
 
@@ -62,7 +62,7 @@ class PlainFolder(LocalFolder):
 
     @contextmanager
     def locked(self) -> Iterator[bool]:
-        """Keep other processes out while inside, where there is a way to."""
+        """Lock the folder against other processes, if the system can."""
         with self._checked(".lock").open("a+b") as file:
             if msvcrt is not None:
                 file.seek(0)

@@ -1,6 +1,6 @@
-"""A local folder on Linux and macOS. It may be somebody else's: links are not followed, only plain files are opened."""
+"""A local folder on Linux and macOS. It may come from anybody: links are not followed, only plain files are opened."""
 
-import fcntl  # noqa: F401 - where there is none, `plain_folder` does it
+import fcntl  # noqa: F401 - systems without it use `plain_folder`
 import os
 import stat
 import uuid
@@ -16,19 +16,19 @@ from rayfl.results.locks import NO_LOCKS, take
 
 
 class PosixFolder(LocalFolder):
-    """A local folder where files can be opened relative to an open folder: no link can be put in between."""
+    """A local folder whose files are opened relative to an open folder, so that no link can be inserted on the way."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self._held: int | None = None  # the folder, opened, while it is locked
-        self._made: set[str] = set()  # folders inside that are known to be there
+        self._made: set[str] = set()  # inner folders that are known to exist
 
     def write(self, name: str, data: bytes | pa.Buffer) -> None:
         folder, _, name = name.rpartition("/")
         with self._opened(folder, make=True) as where:
-            # First under another name in the same folder: a rename is atomic only within a file system. Readers of
-            # the folder (pandas, pyarrow, Spark) skip names with a dot. The name is unique, so that a writer that was
-            # believed dead does no harm.
+            # Write under another name in the same folder first: a rename is atomic only within a file system. Readers
+            # of the folder (pandas, pyarrow, Spark) skip names that begin with a dot. The name is unique, so that an
+            # old writer that is still alive does no harm.
             aside = f".{name}.{uuid.uuid4().hex[:12]}"
             try:
                 with os.fdopen(os.open(aside, _NEW_FILE, 0o666, dir_fd=where), "wb") as file:
@@ -40,7 +40,7 @@ class PosixFolder(LocalFolder):
                 with suppress(OSError):
                     os.unlink(aside, dir_fd=where)
                 raise
-            os.fsync(where)  # the rename itself is on disk only once the folder is
+            os.fsync(where)  # the rename is on disk only after the folder is synced
 
     def read(self, name: str) -> bytes:
         folder, _, name = name.rpartition("/")
@@ -91,9 +91,9 @@ class PosixFolder(LocalFolder):
 
     @contextmanager
     def _opened(self, folder: str, make: bool = False) -> Iterator[int]:
-        """Open a folder below the root, and no link on the way to it.
+        """Open a folder below the root; refuse links on the way to it.
 
-        A folder that was there before is not made again: what it held would be missing, and nobody would notice.
+        A folder that existed before is not created again: its files would be missing, and nobody would notice.
         """
         if make and self._held is None:
             self._root.mkdir(parents=True, exist_ok=True)
@@ -118,7 +118,7 @@ class PosixFolder(LocalFolder):
             os.close(where)
 
     def _same_root(self) -> int:
-        """Open the root, which must still be the folder that was locked."""
+        """Open the root; it must still be the folder that was locked."""
         assert self._held is not None
         try:
             root = os.open(self._root, _FOLDER)
@@ -135,7 +135,7 @@ _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
 
 def _open_plain_file(name: str, flags: int, folder: int, path: str) -> int:
-    """Open a file of a folder: no link, and nothing that would block or do more than hold bytes."""
+    """Open a regular file in a folder: no link, and no pipe or device, which could block or have side effects."""
     try:
         file = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666, dir_fd=folder)
     except OSError:

@@ -1,4 +1,4 @@
-"""Reading a run back: its config, its three tables as DataFrames, finished or still going on, and its models.
+"""Reading a run, finished or still running: its config, its three tables as DataFrames, and its models.
 
 Nothing is computed here beyond sorting; comparisons, figures and metrics are in `rayfl.analysis`.
 """
@@ -17,26 +17,26 @@ from rayfl.errors import InputError, closest, shown
 from rayfl.input_tree import load_yaml
 from rayfl.results.client_names import read_client_names
 from rayfl.results.fingerprints import Fingerprints, read_fingerprints
-from rayfl.results.schema import SKETCHES, TABLES
+from rayfl.results.schema import NEWCOMERS, SKETCHES, TABLES
 from rayfl.results.stopped import StoppedEarly, read_stopped
 from rayfl.results.storage import Storage
 from rayfl.results.writer import read_table
 
 if TYPE_CHECKING:
-    import pandas as pd  # a third of a second, which a run has no need of before its end
+    import pandas as pd  # importing it takes a third of a second, and a run needs it only at its end
 
-    from rayfl.results.saved_models import SavedModel, SavedModels  # torch, which takes seconds
+    from rayfl.results.saved_models import SavedModel, SavedModels  # imports torch, which takes seconds
 
 _CONFIG = "config.yaml"
 T = TypeVar("T")
 
 
 class Run:
-    """A run's folder. Tables are read when first asked for, once: `load` again for more rounds."""
+    """A run's folder. Each table is read once, at its first use: call `load` again to see more rounds."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        #: The Python objects that were given to `rayfl.run`, by config key; a run that is loaded has none.
+        #: The Python objects that were given to `rayfl.run`, by config key; a loaded run has none.
         self.objects: dict[str, Any] = {}
 
     @property
@@ -46,7 +46,7 @@ class Run:
 
     @property
     def storage(self) -> Storage:
-        """The run's folder as it was opened, with the secrets that its path does not show."""
+        """The run's folder as it was opened, including secrets that `path` does not show."""
         return self._storage
 
     @cached_property
@@ -78,12 +78,17 @@ class Run:
 
     @cached_property
     def sketches(self) -> "pd.DataFrame":
-        """One row per round and client that trained, if output.sketches asked for it: its model in a few numbers."""
+        """With output.sketches, one row per round and client that trained: a few numbers that summarise its model."""
         return self._table("sketches", ["round", "client"], SKETCHES)
 
     @cached_property
+    def newcomers(self) -> "pd.DataFrame":
+        """One row per newcomer and rounds of fine-tuning (`tuned`) after which it was tested, if there are any."""
+        return self._table("newcomers", ["round", "client", "tuned"], NEWCOMERS)
+
+    @cached_property
     def extras(self) -> "pd.DataFrame":
-        """What only this method reports: a column per key, a row per round; NaN where a round lacks it."""
+        """What only this method reports: a column per key, a row per round; NaN if a round does not have the key."""
         import pandas as pd
 
         index = pd.Index(self.rounds["round"], name="round")
@@ -91,23 +96,23 @@ class Run:
 
     @cached_property
     def fingerprints(self) -> Fingerprints | None:
-        """What tells the run's data, partition and initial model from others; None where a run of before has none."""
+        """Digests of the run's data, partition and initial model; None for a run of an older version without them."""
         return read_fingerprints(self._storage)
 
     @cached_property
     def client_names(self) -> dict[int, str]:
-        """The name of each client, where the data name clients: `run.clients.client.map(run.client_names)`."""
+        """The name of each client, if the data name clients: `run.clients.client.map(run.client_names)`."""
         return read_client_names(self._storage)
 
     @property
     def stopped_early(self) -> StoppedEarly | None:
-        """When and why a callback ended the run; None if none did, or if the run was given more rounds since."""
+        """When and why a callback ended the run; None if none did, or if the run was then given more rounds."""
         stopped = read_stopped(self._storage)
         return stopped if stopped is not None and self.config.rounds <= stopped.rounds else None
 
     @property
     def finished(self) -> bool:
-        """Whether the run is complete: all its rounds are there, or a callback has ended it."""
+        """Whether the run is complete: all its rounds are written, or a callback has ended it."""
         return len(self.rounds) >= self.config.rounds or self.stopped_early is not None
 
     def model(
@@ -120,16 +125,16 @@ class Run:
         trust: bool = False,
         transformed: bool = False,
     ) -> "SavedModel":
-        """Return a saved model as a torch module that takes raw samples: of a client, of a cluster, or the global one.
+        """Return a saved model as a torch module for raw samples: that of a client, of a cluster, or the global model.
 
-        A client is given by its number, or by its name where the data name clients (`client_names`).
+        A client is given by its number, or by its name if the data name clients (`client_names`).
 
-        Where clients share only some layers, the model of a cluster, or the global one, has these over the initial
-        model. `round` asks for models that a callback had saved after that round.
+        If clients share only some layers, the model of a cluster, or the global model, consists of these layers and
+        otherwise of the initial model. `round` selects models that a callback saved after that round.
 
-        A network that the run names by import path is imported only with `trust=True`, or if `model` names it; `model`
-        may also be the network itself, or its class if the run was given one. For a client, samples are as in the
-        source, unless they are `transformed` as its planted cluster has them.
+        If the run names its network by import path, the code is imported only with `trust=True`, or if `model` names it
+        too; `model` may also be the network itself, or its class if the run was given one. For a client, pass samples
+        as they are in the source, or set `transformed` if they already have the transform of its planted cluster.
         """
         if client is not None and cluster is not None:
             raise InputError(f"client={shown(client)} and cluster={shown(cluster)} exclude each other: give one")
@@ -141,9 +146,9 @@ class Run:
         return saved.of_everyone(model, trust) if cluster is None else saved.of_cluster(cluster, model, trust)
 
     def predict(self, samples: Any, *, probabilities: bool = False, **which: Any) -> np.ndarray:
-        """Return the class of each raw sample (n,), or probabilities (n, classes); `which` model is as in `model`.
+        """Return the class of each raw sample (n,), or probabilities (n, classes); `which` is as in `model`.
 
-        Of a regression, return the number that is predicted for each sample (n,).
+        For a regression, return the predicted number for each sample (n,).
         """
         outputs = self.model(**which)(samples).cpu()
         if outputs.shape[1] == 1:
@@ -153,7 +158,7 @@ class Run:
     def assign(
         self, samples: Any, labels: Any, *, round: int | None = None, model: Any = None, trust: bool = False
     ) -> int:
-        """Return the cluster of a new client: the one whose model has the least mean loss on its raw samples."""
+        """Return the cluster of a new client: the one whose model has the smallest mean loss on its raw samples."""
         return self._models(round).assign(samples, labels, model, trust)
 
     def _number_of(self, name: str) -> int:
@@ -178,12 +183,12 @@ class Run:
                 raise InputError(
                     f"{self.path}/{name}/{file} is damaged ({reason}): restore it, or move the run away"
                 ) from None
-        # A run of version 0.1 has fewer columns, one with metrics of its own more.
+        # A run of version 0.1 has fewer columns; a run whose task has other metrics has more.
         every = pa.schema([field.with_nullable(True) for field in schema or TABLES[name]])
         frame = pa.concat_tables([every.empty_table(), *parts], promote_options="default").to_pandas()
         if frame["method"].isna().any():
             frame = frame.assign(method=self.config.method.name, seed=self.config.seed)
-        if name == "clients":
+        if name in ("clients", "newcomers"):
             # Plain pandas makes whole numbers with nulls among them floats: cluster 3.0.
             frame = frame.astype({"cluster": "Int32", "true_cluster": "Int32"})
         return frame.sort_values(order, kind="stable", ignore_index=True)
@@ -209,18 +214,18 @@ def load(path: str | Path | Storage) -> Run:
 
 
 def load_begun(path: str | Path) -> Run:
-    """Open a run that may have been killed before it had any table."""
+    """Open a run that may have been killed before its tables were written."""
     return _open(path, [_CONFIG])
 
 
-#: How many folders deep `load_all` looks: a study, its sweeps, their runs, and one to spare.
+#: How many folders deep `load_all` searches: a study, its sweeps, their runs, and one more.
 DEPTH = 4
 
 
 def load_all(path: str | Path | Storage) -> list[Run]:
-    """Open every run below a folder, by name, up to four folders deep; a run's own folder is that run alone.
+    """Open every run below a folder, sorted by name, up to four folders deep; for a run's own folder, just that run.
 
-    A run that was killed before its first round is there too, without rows. Links are not followed.
+    A run that was killed before its first round is included, without rows. Links are not followed.
     """
     storage = path if isinstance(path, Storage) else Storage(path)
     if not _attempt(storage.path, lambda: storage.exists("")):
@@ -237,7 +242,7 @@ def _runs_below(storage: Storage, depth: int) -> Iterator[Run]:
 
 
 def _is_run(storage: Storage) -> bool:
-    """Whether the folder is a run's: a user's own config.yaml beside some runs does not make it one."""
+    """Whether the folder is a run's folder; a config.yaml that the user put next to some runs does not make it one."""
     if not storage.exists(_CONFIG):
         return False
     return all(map(storage.exists, TABLES)) or storage.read(_CONFIG).startswith(b"# rayfl ")
@@ -262,7 +267,7 @@ def _attempt(path: str | Path, action: Callable[[], T]) -> T:
         return action()
     except InputError:
         raise
-    except Exception as error:  # file systems have errors of their own, and without credentials others again
+    except Exception as error:  # each file system has its own errors, and more of them without credentials
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise InputError(
             f"{path} cannot be read: {reason}; check the path; the secrets of a URI are not saved with a run:"

@@ -1,4 +1,4 @@
-"""A folder at any URI that pyarrow.fs or fsspec knows: object stores and the like."""
+"""A folder at any URI that pyarrow.fs or fsspec supports, such as in an object store."""
 
 import uuid
 
@@ -11,7 +11,7 @@ from rayfl.uris import without_secrets
 
 
 class RemoteFolder(Backend):
-    """Object stores and the like, where an upload shows only once it is complete."""
+    """A folder in an object store or similar, where an upload becomes visible only when it is complete."""
 
     def __init__(self, url: str) -> None:
         self.full_path = url.rstrip("/")
@@ -40,7 +40,7 @@ class RemoteFolder(Backend):
         self._fs.delete_file(self._at(name))
 
     def write(self, name: str, data: bytes | pa.Buffer) -> None:
-        # Object stores need no folders; those remote file systems that do (HDFS) have to get them.
+        # Object stores need no folders, but some remote file systems do (HDFS).
         self._fs.create_dir(self._at(name).rpartition("/")[0], recursive=True)
         with self._fs.open_output_stream(self._at(name)) as stream:
             stream.write(data)
@@ -69,11 +69,11 @@ class RemoteFolder(Backend):
 
 
 def _through_fsspec(url: str) -> tuple[fs.FileSystem, str]:
-    import fsspec  # comes with torch and ray; needed only for what pyarrow does not know
+    import fsspec  # comes with torch and ray; needed only for URIs that pyarrow does not support
 
     try:
         filesystem, root = fsspec.core.url_to_fs(url)
-    except Exception as error:  # each of its file systems has errors of its own
+    except Exception as error:  # each of its file systems has its own errors
         raise InputError(
             f"{url} cannot be opened: {str(error) or type(error).__name__}; give a local folder, or a URI that"
             " pyarrow.fs or fsspec knows"

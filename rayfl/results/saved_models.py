@@ -1,7 +1,7 @@
-"""Saved models as torch modules that take samples as they are in the source: raw, not yet normalised.
+"""Saved models as torch modules that take samples as they are in the source: raw, not normalised.
 
-What is in the files is `model_files`' business. A network that the run's config names by import path is imported only
-if the caller names it too: the folder may be somebody else's.
+The file format is in `model_files`. A network that the run's config names by import path is imported only if the caller
+trusts the folder or names the network too, because the folder may come from anybody.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,6 +19,7 @@ from rayfl.client.task import CLASSIFICATION, Regression, Task, find_task
 from rayfl.config import Config, ModelConfig
 from rayfl.data import Dataset
 from rayfl.data.dataset import Transform
+from rayfl.data.partition.plain import named_functions, read_transform
 from rayfl.errors import InputError, shown
 from rayfl.models import FlatModel, build_model
 from rayfl.object_names import is_object_name, offered
@@ -39,7 +40,7 @@ from rayfl.results.storage import Storage
 
 
 class RawSamples:
-    """Turns raw samples into what the network sees, as the run did."""
+    """Turns raw samples into the network's inputs, as the run did."""
 
     def __init__(
         self, inputs: Inputs, shift: np.ndarray, scale: np.ndarray, transform: Transform | None = None
@@ -47,7 +48,7 @@ class RawSamples:
         self._inputs, self._shift, self._scale, self._transform = inputs, shift, scale, transform
 
     def __call__(self, samples: Any) -> torch.Tensor:
-        """Return the normalised inputs (n, *shape) of raw samples of that shape."""
+        """Return the normalised inputs (n, *shape) for raw samples of that shape."""
         raw, kind = self._checked(samples), self._inputs.kind
         starts, window = None, 0
         if kind == "text":
@@ -90,10 +91,10 @@ class RawSamples:
 
 
 class SavedModel(nn.Module):
-    """What a client, a cluster or everyone is served with: one network, or several that answer together.
+    """The model of a client, a cluster or everyone: one network, or several whose outputs are combined.
 
-    `model(samples)` takes raw samples and returns logits, computed as the run computed them when it tested clients, in
-    eval mode and without gradients. To train on, use `networks` with `prepare(samples)`.
+    `model(samples)` takes raw samples and returns logits, computed exactly as the run did when it tested clients, in
+    eval mode and without gradients. To continue training, use `networks` with `prepare(samples)`.
     """
 
     def __init__(
@@ -113,15 +114,15 @@ class SavedModel(nn.Module):
 
     def _apply(self, *arguments: Any, **named: Any) -> "SavedModel":
         super()._apply(*arguments, **named)
-        self._flatten()  # tensors that moved to another device are no longer views of the flat vectors
+        self._flatten()  # after moving to another device, tensors are no longer views of the flat vectors
         return self
 
     def prepare(self, samples: Any) -> torch.Tensor:
-        """Return what the networks see of raw samples."""
+        """Return the networks' inputs for raw samples."""
         return self._raw(samples).to(self._flat[0].vector.device)
 
     def forward(self, samples: Any) -> torch.Tensor:
-        """Return the outputs, (n, classes) or of a regression (n, 1), for raw samples."""
+        """Return the outputs for raw samples: (n, classes), or (n, 1) for a regression."""
         stack = torch.stack([flat.vector for flat in self._flat])
         outputs = stacked_logits(self._flat[0], stack, self.prepare(samples))
         if len(outputs) == 1:
@@ -154,7 +155,7 @@ class SavedModels:
         return [entry.cluster for entry in self.index.clusters]
 
     def of_cluster(self, cluster: int, network: Any = None, trust: bool = False) -> SavedModel:
-        """Return the model of a cluster; samples are as a client of it has them."""
+        """Return the model of a cluster; pass samples as a client of that cluster has them."""
         for entry in self.index.clusters:
             if entry.cluster == cluster:
                 return self._built([(row, None) for row in entry.rows], entry.combine, network, trust)
@@ -162,17 +163,17 @@ class SavedModels:
         raise InputError(f"there is no model of cluster {shown(cluster)} in {self._path}: {there}{self._others()}")
 
     def of_everyone(self, network: Any = None, trust: bool = False) -> SavedModel:
-        """Return the model that all clients share, or the global one."""
+        """Return the model that all clients share, or the global model."""
         if self.index.everyone is None:
             raise InputError(f"there is no one model for all clients in {self._path}{self._others()}")
         rows = self.index.everyone.rows
         return self._built([(row, None) for row in rows], self.index.everyone.combine, network, trust)
 
     def of_client(self, client: int, network: Any = None, trust: bool = False, transformed: bool = False) -> SavedModel:
-        """Return what a client was tested with.
+        """Return the model that a client was tested with.
 
-        Samples are as in the source: what sets the client's planted cluster apart (a rotation, inverted pixels) is
-        applied to them, unless they are `transformed` already. Labels are never changed.
+        Pass samples as they are in the source: the transform of the client's planted cluster (a rotation, inverted
+        pixels) is applied to them, unless they are already `transformed`. Labels are never changed.
         """
         rows = self._about("rows")
         if not isinstance(client, int | np.integer) or not 0 <= client < len(rows):
@@ -185,11 +186,11 @@ class SavedModels:
             )
         own = self._personal(int(client)) if PERSONAL in wanted else {}
         sources = [(row, own.get(part) if row == PERSONAL else None) for part, row in enumerate(wanted)]
-        transform = None if transformed else self._transform(int(client))
+        transform = None if transformed else self._transform(int(client), trust)
         return self._built(sources, self.index.combine, network, trust, transform)
 
     def assign(self, samples: Any, labels: Any, network: Any = None, trust: bool = False) -> int:
-        """Return the cluster whose model has the least mean loss on a new client's samples."""
+        """Return the cluster whose model has the smallest mean loss on a new client's samples."""
         if not self.clusters:
             raise InputError(f"{self._path} holds no models of clusters{self._others()}")
         task, classes = self._task(trust), self.index.inputs.classes
@@ -210,7 +211,7 @@ class SavedModels:
         return f"{self._storage.path}/{self._folder}"
 
     def _others(self) -> str:
-        """Say what can be asked for instead."""
+        """Return the end of a message that says which models can be loaded instead."""
         found = []
         if self.index.everyone is not None:
             found.append("model() for all clients")
@@ -229,18 +230,23 @@ class SavedModels:
     def _damaged(self, why: Any) -> InputError:
         return InputError(f"{self._path} does not hold models of this run's network ({why}): restore it, or run again")
 
-    def _transform(self, client: int) -> Transform | None:
+    def _transform(self, client: int, trust: bool) -> Transform | None:
         if not self.index.inputs.transforms:
             return None
         try:
-            given = self.index.inputs.transforms[int(self._about("transform")[client])]
-            labels = given.get("labels")
-            return Transform(**{**given, "labels": None if labels is None else tuple(labels)})
-        except (IndexError, TypeError) as error:
+            found = read_transform(self.index.inputs.transforms[int(self._about("transform")[client])], None)
+        except (IndexError, ValueError) as error:
             raise self._damaged(error) from None
+        functions = named_functions([found])
+        if functions and not trust:
+            raise InputError(
+                f"the models in {self._path} name code to be imported, {functions[0]}: if you trust it, pass"
+                " trust=True; or pass transformed=True with samples as the client sees them"
+            )
+        return found
 
     def _personal(self, client: int) -> dict[int, tuple[dict[str, np.ndarray], int]]:
-        """Return, for each part that the client has alone, the arrays it is in and its row there."""
+        """Return, for each of the client's personal models, the arrays that hold it and its row in them."""
         for file in self.index.personal:
             if file.first <= client <= file.last:
                 arrays = read_tensors(self._storage, self._folder, file.name)
@@ -276,7 +282,7 @@ class SavedModels:
         return SavedModel(networks, self._config.model.head, self.index.channels_last, combine, raw)
 
     def _task(self, trust: bool) -> Task:
-        """Return the run's task; one that it names by import path only if the folder is trusted."""
+        """Return the run's task; if the config names it by import path, only if the folder is trusted."""
         if is_object_name(self._config.task):
             if "task" not in self._objects:
                 raise InputError(
@@ -293,7 +299,7 @@ class SavedModels:
         return find_task(self._config.task)
 
     def _network(self, given: Any, trust: bool) -> nn.Module:
-        """Build the run's network, or copy the one that is given."""
+        """Build the run's network, or copy the given one."""
         if isinstance(given, nn.Module):
             return deepcopy(given)
         config = self._config.model

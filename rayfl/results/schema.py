@@ -1,7 +1,7 @@
-"""The columns and types of the three tables, fixed here and nowhere else.
+"""The columns and types of the three tables, defined only here.
 
-A column keeps its type when a file holds only nulls in it. Keys are never null; everything measured may be,
-since not every round is evaluated and not every data set has true clusters.
+A column keeps its type even in a file where all its values are null. Keys are never null; every measured value may be,
+because not every round is evaluated and not every data set has true clusters.
 """
 
 from collections.abc import Sequence
@@ -18,16 +18,16 @@ _KEYS = [_key("run", pa.string()), _key("method", pa.string()), _key("seed", pa.
 #: One row per round and client that trained: how its model differs from the initial one, in a few numbers.
 SKETCHES = pa.schema([*_KEYS, _key("client", pa.int64()), _key("sketch", pa.list_(pa.field("element", pa.float32())))])
 
-#: The metrics that have columns in every run; a task may have others, and need not have these.
+#: The metrics that have columns in every run, even if the task does not have them; a task may also have others.
 ALWAYS = ("accuracy", "macro_f1")
 
 
-def tables(metrics: Sequence[str] = ALWAYS, sketches: bool = False) -> dict[str, pa.Schema]:
+def tables(metrics: Sequence[str] = ALWAYS, sketches: bool = False, newcomers: bool = False) -> dict[str, pa.Schema]:
     """Return the tables of a run whose task has these metrics, by name, which is also their folder's.
 
-    With `sketches`, there is one more, of the models that clients trained.
+    With `sketches`, there is one more, of the models that clients trained, with `newcomers`, one of their tests.
 
-    They are written in this order, so that a round shown by `rounds` has its details already there.
+    Tables are written in this order: when a round appears in `rounds`, its rows in the other tables already exist.
     """
     more = [metric for metric in metrics if metric not in ALWAYS]
     #: One row per round.
@@ -64,11 +64,31 @@ def tables(metrics: Sequence[str] = ALWAYS, sketches: bool = False) -> dict[str,
     found = {"clients": pa.schema(clients), "clusters": pa.schema(clusters)}
     if sketches:
         found["sketches"] = SKETCHES
+    if newcomers:
+        found["newcomers"] = _newcomers(more)
     return {**found, "rounds": pa.schema(rounds)}
 
 
 def _numbers(*names: str) -> list[pa.Field]:
     return [pa.field(name, pa.float64()) for name in names]
 
+
+def _newcomers(more: Sequence[str] = ()) -> pa.Schema:
+    return pa.schema(
+        [
+            *_KEYS,
+            _key("client", pa.int64()),
+            pa.field("cluster", pa.int32()),
+            pa.field("true_cluster", pa.int32()),
+            _key("tuned", pa.int64()),
+            pa.field("n_train", pa.int64()),
+            pa.field("n_test", pa.int64()),
+            *_numbers("accuracy", "macro_f1", "loss", *more),
+        ]
+    )
+
+
+#: One row per newcomer and number of rounds of fine-tuning after which it was tested.
+NEWCOMERS = _newcomers()
 
 TABLES = tables()

@@ -1,6 +1,6 @@
-"""How far a run is, read from its folder alone: its state, its last figures, and when it began.
+"""The status of a run, read from its folder only: its state, its last metrics, and when it started.
 
-Quick: reads the config and `rounds`, never `clients`, and takes no lock for longer than a look.
+This is quick: it reads the config and `rounds`, never `clients`, and holds the lock only for an instant.
 """
 
 import time
@@ -20,29 +20,29 @@ from rayfl.uris import without_secrets
 if TYPE_CHECKING:
     import pandas as pd
 
-#: running: a process writes to the folder. unfinished: none does, and rounds are missing. failed: the same, and the
-#: sweep that it is of has noted why. damaged: it cannot be read.
+#: running: a process writes to the folder. unfinished: no process does, and rounds are missing. failed: like
+#: unfinished, and the run's sweep has recorded why. damaged: it cannot be read.
 State = Literal["done", "stopped early", "running", "unfinished", "failed", "damaged"]
-#: Beside the runs of a sweep: a text file for each that failed.
+#: A folder next to the runs of a sweep, with a text file for each run that failed.
 FAILURES = "failures"
-#: States that only a new start of the run changes.
+#: States that change only if the run is given more rounds.
 COMPLETE = ("done", "stopped early")
-#: The pace of a run is the mean over its last rounds, since not every round is evaluated.
+#: The pace of a run is the mean over this many last rounds, because not every round is evaluated.
 _PACE_ROUNDS = 20
 
 
 @dataclass(frozen=True)
 class Status:
-    """What is known of a run at one moment. What cannot be read, or is not measured, is None."""
+    """The status of a run at one moment. Values that cannot be read, or are not measured, are None."""
 
     run: Run
     state: State
-    writing: bool | None = None  # whether a process writes to the folder; None where there are no locks to tell
+    writing: bool | None = None  # whether a process writes to the folder; None if there are no locks
     problem: str | None = None  # why it failed or is damaged
     method: str | None = None  # with its add-ons
     data: str | None = None
     seed: int | None = None
-    round: int = 0  # the last one that is written
+    round: int = 0  # the last round that is written
     rounds: int | None = None
     metric: str | None = None
     value: float | None = None
@@ -53,22 +53,22 @@ class Status:
 
     @property
     def complete(self) -> bool:
-        """Whether no round is to come, unless the run is given more."""
+        """Whether all rounds are done, unless the run is given more."""
         return self.state in COMPLETE
 
     @property
     def seconds_left(self) -> float | None:
-        """The time that the rounds to come will take, at the pace of the last ones."""
+        """The time that the remaining rounds will take, at the pace of the last ones."""
         if self.seconds_per_round is None or self.rounds is None or self.state != "running":
             return None
         return self.seconds_per_round * (self.rounds - self.round)
 
 
 def read_status(run: Run) -> Status:
-    """Return the status of a run that was just opened. A damaged run has a status too, which says what is wrong."""
+    """Return the status of a run that was just opened. For a damaged run, the status says what is wrong."""
     begun = _begun(run)
     try:
-        # Before the tables are read: a run that ends between the two would look as if it had been left unfinished.
+        # Check the lock before reading the tables: otherwise, a run that ends in between would look unfinished.
         writing = is_locked(run.storage)
         config, rounds = run.config, run.rounds
         stopped, finished = run.stopped_early, run.finished
@@ -92,19 +92,19 @@ def read_status(run: Run) -> Status:
             seconds_per_round=_mean(rounds["seconds_total"].tail(_PACE_ROUNDS)),
             begun=begun,
         )
-    except Exception as error:  # by no list: the folder may hold anything, and file systems have errors of their own
+    except Exception as error:  # any error: the folder may hold anything, and each file system has its own errors
         return Status(run, "damaged", problem=_reason(error), begun=begun)
 
 
 def main_metric(rounds: "pd.DataFrame") -> str | None:
     """Return the first metric of the task, by its column of `rounds`; None before the first evaluation."""
-    # A task need not have all columns that every run has: what it does not measure is empty.
+    # Some columns exist in every run, even if the task does not measure them; those are empty.
     metrics = (name for name in rounds.columns if f"{name}_mean" in rounds.columns)
     return next((name for name in metrics if rounds[name].notna().any()), None)
 
 
 def last_value(rounds: "pd.DataFrame", column: str) -> float | None:
-    """Return the last number in a column; None if there is none. Not every round is evaluated."""
+    """Return the last number in a column, since not every round is evaluated; None if there is none."""
     values = rounds[column].dropna()
     return float(values.iloc[-1]) if len(values) else None
 
@@ -125,7 +125,7 @@ def method_with_addons(config: Config) -> str:
 
 
 def _begun(run: Run) -> float | None:
-    """Return when the run began: its lock file is made then and never written. None in object stores."""
+    """Return when the run started: its lock file is created then and never written to. None in object stores."""
     if "://" in run.path:
         return None
     times = []
@@ -136,7 +136,7 @@ def _begun(run: Run) -> float | None:
 
 
 def _failure(run: Run) -> str | None:
-    """Return the last line that a sweep has noted of a run that failed, which names the error; None if it did not."""
+    """Return the error of a failed run (the last line that its sweep has recorded); None if it did not fail."""
     if "://" in run.path:
         return None
     folder = Path(run.path)

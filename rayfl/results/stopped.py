@@ -1,4 +1,4 @@
-"""The note that a callback ended a run before its last round: such a run is complete."""
+"""The file that records that a callback ended a run before its last round: such a run is complete."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -13,7 +13,7 @@ FILE = "stopped_early.json"
 class StoppedEarly:
     """When and why a run was ended.
 
-    `rounds` is how many rounds it was to have. Once its config asks for more than that, the note is out of date.
+    `rounds` is the number of rounds in the run's config. Once the config asks for more, this record is out of date.
     """
 
     round: int
@@ -22,12 +22,12 @@ class StoppedEarly:
 
 
 def write_stopped(storage: Storage, stopped: StoppedEarly) -> None:
-    """Write the note, after the rows of the run's last round."""
+    """Write the file, after the rows of the run's last round."""
     storage.write(FILE, (json.dumps(asdict(stopped), indent=1) + "\n").encode())
 
 
 def read_stopped(storage: Storage) -> StoppedEarly | None:
-    """Return the note, None if there is none."""
+    """Read the file; None if there is none."""
     stopped: StoppedEarly | None
     try:
         stopped = StoppedEarly(**json.loads(storage.read(FILE)))

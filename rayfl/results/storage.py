@@ -1,7 +1,7 @@
-"""A folder to write into: a local path, or any pyarrow.fs / fsspec URI. Files appear whole or not at all.
+"""A folder to write into: a local path, or any pyarrow.fs / fsspec URI. Files appear complete or not at all.
 
-Knows bytes and names, not what is in them: tables are the `writer`'s and `reader`'s. How each kind of folder does it
-is in `posix_folder`, `plain_folder` and `remote_folder`.
+This module handles names and bytes, not their meaning; `writer` and `reader` handle tables. The different kinds of
+folders are in `posix_folder`, `plain_folder` and `remote_folder`.
 """
 
 import os
@@ -53,7 +53,7 @@ class Storage:
     def path(self) -> str:
         """The absolute local path, or the URI: what `Storage` and `pd.read_parquet` take.
 
-        Secrets that the URI had are left out. To open it again, give them in the URI or in the environment.
+        Secrets in the URI are left out. To open it again, give them in the URI or in the environment.
         """
         return self._backend.path
 
@@ -68,18 +68,18 @@ class Storage:
         return self._parts()[0].rpartition("/")[2]
 
     def check(self) -> None:
-        """Make sure that the folder can be made and written to; nothing is left behind."""
+        """Make sure that the folder can be created and written to; no file stays behind."""
         self._attempt(self._backend.probe)
 
     def create(self) -> None:
-        """Make the folder where it is not there yet."""
+        """Create the folder if it does not exist."""
         self._attempt(self._backend.make)
 
     def claim(self, name: str, data: bytes) -> bool:
-        """Make the folder with a first file in it; False if it is there: of several processes, only one gets True.
+        """Create the folder with a first file in it; False if it exists. Of several processes, only one gets True.
 
-        A folder without the file is never seen. Object stores have no folders to make: there two processes may both
-        get True at the same moment.
+        The folder never appears without the file. Object stores have no folders: there, two processes may both get True
+        at the same moment.
         """
         return self._attempt(lambda: self._backend.claim(name, data))
 
@@ -88,22 +88,22 @@ class Storage:
             return action()
         except InputError:
             raise
-        except Exception as error:  # by no list: fsspec has dozens of file systems, each with errors of its own
+        except Exception as error:  # any error: fsspec has dozens of file systems, each with its own errors
             reason = getattr(error, "strerror", None) or (str(error) or type(error).__name__).splitlines()[0]
             raise InputError(
                 f"output folder {self.path} cannot be written to: {reason}; set output.dir to another folder"
             ) from None
 
     def write(self, name: str, data: bytes | pa.Buffer) -> None:
-        """Write a file so that it appears, or replaces the one before, whole or not at all."""
+        """Write a file, or replace the old one, so that readers see it complete or not at all."""
         self._backend.write(name, data)
 
     def read(self, name: str) -> bytes:
-        """Return a file's bytes; FileNotFoundError if it is not there."""
+        """Return a file's bytes; FileNotFoundError if it does not exist."""
         return self._backend.read(name)
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, if it exists."""
         self._backend.remove(name)
 
     def exists(self, name: str) -> bool:
@@ -115,15 +115,15 @@ class Storage:
         return sorted(name for name in self._backend.folders(folder) if not name.startswith("."))
 
     def list(self, folder: str = "") -> list[str]:
-        """Return the sorted names of what is in `folder`, hidden files aside; nothing if it is not there."""
+        """Return the sorted names in `folder`, without hidden files; an empty list if it does not exist."""
         return sorted(name for name in self._backend.names(folder) if not name.startswith("."))
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from writing to this folder while inside; a killed one holds nothing back.
+        """Keep other processes from writing to this folder within the block; the lock of a killed process is released.
 
-        Only where there are locks: object stores have none, and some network file systems are mounted without.
-        While inside, the path must go on leading to this folder: after it was deleted, nothing creates it again.
+        This needs a file system with locks: object stores have none, and some network file systems are mounted without.
+        Within the block the path must keep leading to this folder: if it is deleted, it is not created again.
         """
         with ExitStack() as stack:
             try:
@@ -143,7 +143,7 @@ class Storage:
         return Storage(f"{path}/{name}{options}")
 
     def _parts(self) -> tuple[str, str]:
-        """Return the path, and the options that a URI may have behind it: ?endpoint_override=... for S3."""
+        """Return the path, and the options that may follow it in a URI: ?endpoint_override=... for S3."""
         full = self._backend.full_path
         path, mark, options = full.partition("?") if "://" in full else (full, "", "")
         return path.rstrip("/"), mark + options
@@ -153,7 +153,7 @@ class Storage:
 
 
 def _local(root: Path) -> LocalFolder:
-    """Return a local folder, with what this system has to make it safe."""
+    """Return a local folder, in the safest form that this system supports."""
     try:
         from rayfl.results.posix_folder import PosixFolder
     except (ImportError, AttributeError):  # Windows has no fcntl, and no O_DIRECTORY

@@ -1,7 +1,7 @@
-"""The streaming writer: rounds in, Parquet files out that anyone can read at any moment of the run.
+"""The streaming writer: writes rounds to Parquet files that can be read at any moment of the run.
 
-A table is a folder of numbered files. Only the last, the tail, is ever rewritten, whole and in place; a new
-one starts only when the tail is final. So a reader always sees the rounds up to some round, each once.
+A table is a folder of numbered files. Only the last file, the tail, is ever rewritten, as a whole; a new
+file starts only when the tail is final. So a reader always sees all rounds up to some round, each once.
 """
 
 import json
@@ -20,9 +20,9 @@ from rayfl.errors import InputError
 from rayfl.results.schema import ALWAYS, tables
 from rayfl.results.storage import Storage
 
-#: The tail is sealed when it holds this many rounds and a quarter of all rounds so far, or when rewriting it
-#: becomes expensive. The number of files then grows with the logarithm of the rounds, so that a folder is
-#: listed in one system call, between two renames and never across one.
+#: The tail becomes final when it holds this many rounds and a quarter of all rounds so far, or when rewriting it
+#: becomes expensive. The number of files then grows with the logarithm of the rounds, so that one system call lists the
+#: whole folder, and no rename can happen during the listing.
 SEAL_ROUNDS = 64
 SEAL_SHARE = 0.25
 SEAL_ROWS = 500_000
@@ -34,9 +34,9 @@ class TableWriter:
     """One table of a run. Rows are buffered until `flush`."""
 
     def __init__(self, storage: Storage, name: str, schema: pa.Schema, resume_after: int | None = None) -> None:
-        """Start an empty table; or, with `resume_after`, go on with the one there after that round.
+        """Start an empty table; or, with `resume_after`, continue the existing one after that round.
 
-        Rows of later rounds, written before a crash but after the last checkpoint, are taken back then.
+        Rows of later rounds, written before a crash but after the last checkpoint, are then removed.
         """
         self._storage = storage
         self._name = name
@@ -53,14 +53,14 @@ class TableWriter:
             )
         if resume_after is not None:
             self._rounds = take_back(storage, name, resume_after)
-            self._part = len(parts)  # all of them are final then: a new one goes on
-        if not parts:  # a table without rows is readable too, and has its columns
+            self._part = len(parts)  # all existing files are now final; new rows go to a new file
+        if not parts:  # a table without rows is readable too, and has all columns
             self._write_part(0, schema.empty_table())
 
     def append(self, columns: Mapping[str, Any]) -> None:
-        """Add the rows of one round: arrays or lists of one length, and single values for every row.
+        """Add the rows of one round: columns of the same length, or single values that hold for every row.
 
-        Columns left out, None and NaN become null.
+        Missing columns, None and NaN become null.
         """
         table = _to_table(columns, self._schema)
         self._tail.append(table)
@@ -69,7 +69,7 @@ class TableWriter:
         self._unwritten = True
 
     def flush(self) -> None:
-        """Put every row so far where readers see it."""
+        """Write every row so far, so that readers see it."""
         if not self._unwritten:
             return
         tail = pa.concat_tables(self._tail).combine_chunks()
@@ -88,8 +88,8 @@ class TableWriter:
 
 def take_back(storage: Storage, name: str, last: int) -> int:
     """Remove a table's rows of rounds after `last`; return how many rounds are left."""
-    # From the last file to the first, so that a second crash still leaves no gap. Files are emptied, not removed,
-    # since a reader may have just listed them.
+    # From the last file to the first, so that even a second crash leaves no gap. Files are emptied, not removed,
+    # because a reader may have just listed them.
     rounds = 0
     parts = [f for f in storage.list(name) if f.endswith(".parquet")]
     for number in reversed(range(len(parts))):
@@ -111,9 +111,9 @@ def _write_table(storage: Storage, file: str, table: pa.Table) -> None:
 class RunWriter:
     """The tables of a run. Readers are at most `flush_seconds` and one round behind.
 
-    Where writing is slow, they are further behind, unless `flush_seconds` is 0: then every round is written.
-    With `resume_after`, an interrupted run goes on after that round; see `TableWriter`. `config` goes into the metadata
-    of every file, so that rows can be told from those of another config; so do `notes`.
+    If writing is slow, they are further behind, unless `flush_seconds` is 0: then every round is written at once.
+    With `resume_after`, an interrupted run continues after that round; see `TableWriter`. `config` and `notes` are
+    stored in the metadata of every file, so that the rows show which config they belong to.
     """
 
     def __init__(
@@ -128,13 +128,14 @@ class RunWriter:
         config: Mapping[str, Any] | None = None,
         metrics: Sequence[str] = ALWAYS,
         sketches: bool = False,
+        newcomers: bool = False,
         notes: Mapping[bytes, str] | None = None,
     ) -> None:
         self._run, self._method, self._seed = run, method, seed
         note = {**({} if config is None else {_CONFIG: json.dumps(config)}), **(notes or {})} or None
         self._tables = {
             name: TableWriter(storage, name, schema.with_metadata(note), resume_after)
-            for name, schema in tables(metrics, sketches).items()
+            for name, schema in tables(metrics, sketches, newcomers).items()
         }
         self._flush_seconds = flush_seconds
         self._clock = clock
@@ -148,30 +149,32 @@ class RunWriter:
         clusters: Mapping[str, Any] | None = None,
         extras: Mapping[str, Any] | None = None,
         sketches: Mapping[str, Any] | None = None,
+        newcomers: Mapping[str, Any] | None = None,
     ) -> None:
-        """Add one round: its row of `rounds`, and columns of the other tables, without run and round.
+        """Add one round: its row of `rounds`, and columns of the other tables, without the keys (run, round, ...).
 
-        A client's cluster or true cluster below 0 means none; methods without clusters give no `clusters`.
+        A negative cluster or true cluster of a client means none; methods without clusters pass no `clusters`.
         """
         key = {"run": self._run, "method": self._method, "seed": self._seed, "round": round}
-        labels = {c: _null_below_zero(clients[c]) for c in ("cluster", "true_cluster") if c in clients}
-        self._tables["clients"].append({**clients, **labels, **key})
+        self._tables["clients"].append({**_with_labels(clients), **key})
         if clusters is not None:
             self._tables["clusters"].append({**clusters, **key})
         if sketches is not None:
             self._tables["sketches"].append({**sketches, **key})
+        if newcomers is not None:
+            self._tables["newcomers"].append({**_with_labels(newcomers), **key})
         text = json.dumps(_plain(extras or {}), sort_keys=True, allow_nan=False)
         self._tables["rounds"].append({**summary, **key, "extras": text})
         if self._clock() >= self._next_flush:
             self.flush()
 
     def flush(self) -> None:
-        """Put every round so far where readers see it; to be called before a checkpoint is written."""
+        """Write every round so far, so that readers see it; call this before writing a checkpoint."""
         start = self._clock()
         for table in self._tables.values():
             table.flush()
         end = self._clock()
-        # With a slow disk or very many clients, writing still takes no more than a tenth of the time.
+        # Even with a slow disk or very many clients, writing takes at most a tenth of the time.
         wait = max(self._flush_seconds, 9 * (end - start)) if self._flush_seconds > 0 else 0.0
         self._next_flush = end + wait
 
@@ -187,14 +190,20 @@ class RunWriter:
 
 
 def check_tables(
-    storage: Storage, last: int, method: str, seed: int, metrics: Sequence[str] = ALWAYS, sketches: bool = False
+    storage: Storage,
+    last: int,
+    method: str,
+    seed: int,
+    metrics: Sequence[str] = ALWAYS,
+    sketches: bool = False,
+    newcomers: bool = False,
 ) -> int:
-    """Make sure, before anything is written, that a run can go on after round `last`; return its last round written.
+    """Make sure, before anything is written, that a run can continue after round `last`; return its last written round.
 
-    Every file must be whole, of this run, and hold every round once.
+    Every file must be complete and belong to this run, and every round must be there exactly once.
     """
     written = 0
-    for name, schema in tables(metrics, sketches).items():
+    for name, schema in tables(metrics, sketches, newcomers).items():
         rounds: list[int] = []
         runs: set[str] = set()
         files = [f for f in storage.list(name) if f.endswith(".parquet")]
@@ -228,7 +237,7 @@ def check_tables(
         if name == "rounds":
             written = max(rounds, default=0)
             present = set(rounds)
-            # One after the other, and not all at once: a forged file may name a billion rounds.
+            # Check one after the other, not all at once: a manipulated file may name a billion rounds.
             missing = list(islice((n for n in range(1, max(last, written) + 1) if n not in present), 5))
             if missing:
                 raise InputError(f"{storage.path}/rounds lacks rounds {missing}: restore its files, or start a new run")
@@ -236,7 +245,7 @@ def check_tables(
 
 
 def written_config(storage: Storage) -> dict[str, Any] | None:
-    """Return the config that the rows were written with, as their files say; None where they do not."""
+    """Return the config with which the rows were written, from the files' metadata; None if it is not there."""
     for file in [f for f in storage.list("rounds") if f.endswith(".parquet")]:
         note = read_metadata(storage.read(f"rounds/{file}")).get(_CONFIG)
         if note is not None:
@@ -255,7 +264,7 @@ def _part_name(number: int) -> str:
 
 
 def run_name(storage: Storage) -> str:
-    """Return the name that a run's rows have, or will have: its folder's, unless it was moved since."""
+    """Return the run's name in its rows: the name of its folder, or the original name if the folder was moved."""
     for file in [f for f in storage.list("rounds") if f.endswith(".parquet")]:
         names = read_table(storage.read(f"rounds/{file}"))["run"]
         if len(names):
@@ -266,8 +275,8 @@ def run_name(storage: Storage) -> str:
 def read_table(data: Any) -> pa.Table:
     """Return the table in the bytes of one Parquet file.
 
-    In this thread alone: threads of Arrow may hold on to the bytes for a moment longer than `pq.read_table` takes, and
-    one that lets go of them while Python shuts down aborts the process, after a run that has ended well.
+    It uses only this thread: Arrow's threads may keep a reference to the bytes a little longer than `pq.read_table`
+    takes, and a thread that releases it while Python shuts down aborts the process, even after a successful run.
     """
     return pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
 
@@ -293,7 +302,7 @@ def _to_table(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
         elif _is_column(value):
             array = pa.array(value, type=field.type, from_pandas=True)
         else:
-            # Through an array, since a scalar NaN would not become null.
+            # Convert through an array, because a scalar NaN would not become null.
             array = pa.repeat(pa.array([value], type=field.type, from_pandas=True)[0], rows)
         if array.null_count and not field.nullable:
             raise ValueError(f"column {field.name} must not be empty")
@@ -305,6 +314,12 @@ def _is_column(value: Any) -> bool:
     return isinstance(value, list | tuple | pa.Array) or getattr(value, "ndim", 0) > 0
 
 
+def _with_labels(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of a table of clients, with no cluster where a client's is below 0."""
+    labels = {name: _null_below_zero(columns[name]) for name in ("cluster", "true_cluster") if name in columns}
+    return {**columns, **labels}
+
+
 def _null_below_zero(labels: Any) -> pa.Array | None:
     if labels is None:
         return None
@@ -313,7 +328,7 @@ def _null_below_zero(labels: Any) -> pa.Array | None:
 
 
 def _plain(value: Any) -> Any:
-    """Turn numpy values into what JSON has; NaN and infinity, which it has not, into null."""
+    """Turn numpy values into JSON types; NaN and infinity, which JSON does not have, become null."""
     if isinstance(value, Mapping):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):

@@ -1,1 +1,1 @@
-"""The life of a run: what is prepared, its rounds, checkpoints, signals, and the screen."""
+"""The life of a run: its preparation, rounds, checkpoints, signals, and the screen."""

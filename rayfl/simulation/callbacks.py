@@ -1,6 +1,6 @@
-"""Callbacks: they hear how a run goes, and may stop it. Which ones a config can name, and what checkpoints keep.
+"""Callbacks: they follow a run and may stop it. Also: which ones a config can name, and their state in checkpoints.
 
-Callbacks run in the process that started the run. The ones that come with rayfl are in `early_stopping` and here.
+Callbacks run in the process that started the run. The built-in callbacks are here and in `early_stopping`.
 """
 
 import inspect
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What is known of a run before its first round."""
+    """What is known about a run before its first round."""
 
     config: Config
     n_train: np.ndarray  # training samples of each client
     n_validation: np.ndarray
     n_test: np.ndarray
     true_cluster: np.ndarray | None  # the planted cluster of each client, if there are any
-    path: str = ""  # the run's folder or URI; empty before it is made
-    round: int = 0  # the round after which the run goes on
+    path: str = ""  # the run's folder or URI; empty before the folder is created
+    round: int = 0  # the round after which the run continues
 
     @property
     def clients(self) -> int:
@@ -40,7 +40,7 @@ class RunFacts:
 
     @classmethod
     def of(cls, prepared: "Prepared", path: str = "", round: int = 0) -> "RunFacts":
-        """Take the facts of what was prepared."""
+        """Collect the facts from a prepared run."""
         facts, truth = prepared.facts, prepared.partition.true_cluster
         return cls(prepared.config, facts.n_train, facts.n_validation, facts.n_test, truth, path, round)
 
@@ -50,40 +50,40 @@ class Callback:
 
     Name the class in a config (`callbacks: [package.module:Class]`) or pass an object: `rayfl.run(callbacks=[...])`.
 
-    What the callback must remember from round to round belongs into `self.state`: a dataclass or a dict of numbers,
-    text and numpy arrays, set in `on_start`. Checkpoints save it, and a resumed run sets it again after `on_start`.
+    Keep what the callback must remember from round to round in `self.state`: a dataclass or a dict of numbers, text and
+    numpy arrays, set in `on_start`. Checkpoints save it, and a resumed run restores it after `on_start`.
     """
 
     state: Any = None
 
     def check(self, run: RunFacts) -> Sequence[str]:
-        """Return a line for each thing that does not fit this run. Called before anything is written."""
+        """Return a message for each problem with this run's config. Called before anything is written."""
         return ()
 
     def on_start(self, run: RunFacts) -> None:
-        """Begin: the run's folder is there, no round has run in this process."""
+        """Called at the start: the run's folder exists, and no round has run in this process."""
 
     def on_round_end(self, record: "RoundRecord") -> bool | str | None:
-        """Look at a round. True, or a text that says why, ends the run after this round.
+        """Called after each round. Return True, or a text with the reason, to end the run after this round.
 
         Each round is reported once per process. Rounds that are repeated after a failure are not reported again; a
-        resumed run reports those after its checkpoint.
+        resumed run reports the rounds after its checkpoint.
         """
         return None
 
     def models_to_save(self, number: int) -> ModelsToSave:
-        """Say which models to save after round `number`, in models/round-<number>. Asked after `on_round_end`.
+        """Return which models to save after round `number`, in models/round-<number>. Called after `on_round_end`.
 
-        Not asked after the last round, whose models are saved as output.models says.
+        Not called after the last round, for which output.models decides.
         """
         return "none"
 
     def on_end(self, run: "Run") -> None:
-        """Finish: all rounds are done, or a callback has ended the run. Not called when it fails."""
+        """Called at the end: all rounds are done, or a callback has ended the run. Not called if the run fails."""
 
 
 class SaveModels(Callback):
-    """Save models during the run, every so many rounds."""
+    """Save models during the run, every `every` rounds."""
 
     def __init__(self, every: int = 10, models: ModelsToSave = "shared") -> None:
         if not isinstance(every, int) or isinstance(every, bool) or every < 1:
@@ -93,7 +93,7 @@ class SaveModels(Callback):
         self.every, self.models = every, models
 
     def models_to_save(self, number: int) -> ModelsToSave:
-        """Save them in every n-th round."""
+        """Save models after every n-th round."""
         return self.models if number % self.every == 0 else "none"
 
 
@@ -105,7 +105,7 @@ def built_in() -> dict[str, type[Callback]]:
 
 
 def make_callbacks(configs: Sequence[CallbackConfig], objects: Sequence[Any] = ()) -> list[Callback]:
-    """Return the callbacks that a config names, and those given as objects; what cannot be is refused."""
+    """Return the callbacks that a config names, and those given as objects; refuse invalid ones."""
     made = [_made(f"callbacks.{at}", config) for at, config in enumerate(configs)]
     for callback in objects:
         if not isinstance(callback, Callback):
@@ -161,10 +161,10 @@ def _found(key: str, name: str) -> type[Callback]:
 
 
 class Callbacks:
-    """The callbacks of one run: each round is reported to all of them once, and their states are kept for checkpoints.
+    """The callbacks of one run: reports each round to all of them once, and keeps their states for checkpoints.
 
     A checkpoint of round q needs the states as they were after round q. While rounds are repeated after a failure, the
-    callbacks are ahead of the server, so the states of all rounds since the last checkpoint are held here.
+    callbacks are ahead of the server, so the states after each round since the last checkpoint are kept here.
     """
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
@@ -182,7 +182,7 @@ class Callbacks:
             raise InputError(*faults)
 
     def start(self, run: RunFacts, states: Mapping[str, Packed]) -> None:
-        """Begin after round `run.round`, with the states that a checkpoint of that round holds."""
+        """Start after round `run.round`, with the states from the checkpoint of that round."""
         for name, callback in self._named.items():
             with told_as(CallbackError, f"callback {name} failed in on_start"):
                 callback.on_start(run)
@@ -192,11 +192,11 @@ class Callbacks:
         self._states = {run.round: self._packed()}
 
     def missing(self, states: Mapping[str, Packed]) -> list[str]:
-        """Return the names of callbacks that had a state in a checkpoint and are not here now."""
+        """Return the names of callbacks that have a state in the checkpoint but are not given now."""
         return [name for name in states if name not in self._named]
 
     def report(self, record: "RoundRecord") -> str | None:
-        """Report a round, unless it was reported before; return why the run is to end, None if it is to go on."""
+        """Report a round, unless it was reported before; return why the run should end, None if it should continue."""
         if record.number <= self._reported:
             return None
         reasons = []
@@ -210,7 +210,7 @@ class Callbacks:
         return "; ".join(reasons) or None
 
     def models_to_save(self, number: int) -> ModelsToSave:
-        """Return the most that any callback wants saved after this round."""
+        """Return which models to save after this round: the largest set that any callback asks for."""
         wanted: set[str] = set()
         for name, callback in self._named.items():
             with told_as(CallbackError, f"callback {name} failed in models_to_save"):
@@ -218,15 +218,15 @@ class Callbacks:
         return "all" if "all" in wanted else "shared" if "shared" in wanted else "none"
 
     def states_after(self, number: int) -> dict[str, Packed]:
-        """Return the states as they were after a round that is not before the last checkpoint."""
+        """Return the states after a round, which must not be before the last checkpoint."""
         return self._states[number]
 
     def forget_before(self, number: int) -> None:
-        """Let go of the states of earlier rounds: there is a checkpoint of this one."""
+        """Drop the states of earlier rounds: there is a checkpoint of this round."""
         self._states = {n: states for n, states in self._states.items() if n >= number}
 
     def end(self, run: "Run") -> None:
-        """Tell that the run is complete."""
+        """Tell all callbacks that the run is complete."""
         for name, callback in self._named.items():
             with told_as(CallbackError, f"the run in {run.path} is complete, but callback {name} failed in on_end"):
                 callback.on_end(run)
@@ -241,7 +241,7 @@ class Callbacks:
 
 
 def _named(callbacks: Sequence[Callback]) -> dict[str, Callback]:
-    """Give each callback a name that is the same in a resumed run: that of its class, numbered where there are more."""
+    """Give each callback a name that is the same in a resumed run: its class, with a number if there are several."""
     known = {cls: name for name, cls in built_in().items()}
     named: dict[str, Callback] = {}
     for callback in callbacks:

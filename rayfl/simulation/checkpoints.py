@@ -1,12 +1,13 @@
-"""Checkpoints: all that is needed to go on after a crash, to the same bits, in files that hold data and no code.
+"""Checkpoints: everything needed to continue after a crash with the same bits, in files that hold data and no code.
 
-    checkpoints/round-000020.json          which files make up the state after round 20; appears last, whole
+    checkpoints/round-000020.json          which files make up the state after round 20; written last
     checkpoints/server-000020.npz          arrays of the method and the federation
-    checkpoints/clients-000020-00000.npz   what clients keep, those that changed since the checkpoint before
+    checkpoints/clients-000020-00000.npz   what clients keep, for clients that changed since the previous checkpoint
 
-A checkpoint names the older client files it still needs, so it costs by who trained, not by who there is. The last two
-are held; of older ones, the files that they name are removed, and no others. Every file's length and checksum stand in
-the JSON. All of it is checked on the way back: a folder may come from anybody.
+A checkpoint refers to the older client files that it still needs, so its cost depends on how many clients trained, not
+on how many there are. The last two checkpoints are kept; of older ones, only the files that they name are removed. The
+JSON has the length and the checksum of every file. Everything is checked when it is read: a folder may come from
+anybody.
 """
 
 import io
@@ -30,11 +31,11 @@ from rayfl.simulation.server import Snapshot
 
 FOLDER = "checkpoints"
 HELD = 2
-_Files = tuple[str, list[int]]  # a file of client models, and whose they are
+_Files = tuple[str, list[int]]  # a file of client models, and the clients in it
 _Check = tuple[int, int]  # a file's length and CRC-32
 PIECE_BYTES = 64 * 2**20
 SHARE_OF_TIME = 0.02
-#: Keys that change how a run is carried out, or how long it is, but no number in it.
+#: Keys that change how a run is carried out, or how long it is, but none of its numbers.
 FREE_KEYS = (
     "rounds",
     "callbacks",
@@ -45,12 +46,13 @@ FREE_KEYS = (
     "name",
     "data.root",
     "data.path",
+    "participation.path",
     "cpu_capability",
 )
 
 
 class Saves(Protocol):
-    """A server whose state can be taken out and put back."""
+    """A server whose state can be saved and restored."""
 
     def snapshot(self) -> Snapshot: ...  # noqa: D102
     def changed_since(self, number: int) -> np.ndarray: ...  # noqa: D102
@@ -62,7 +64,7 @@ class Saves(Protocol):
 class Checkpoints:
     """The checkpoints of one run, written and read.
 
-    `find` can do its part before data and model are there; to write and to restore, `prepared` must be.
+    `find` works before data and model are loaded; writing and restoring need `prepared`.
     """
 
     def __init__(
@@ -76,7 +78,7 @@ class Checkpoints:
     ) -> None:
         self._storage, self._config, self._prepared = storage, config, prepared
         self._last: Manifest | None = found._last if found else None
-        self._held: dict[int, frozenset[str]] = dict(found._held) if found else {}  # by round, files that it names
+        self._held: dict[int, frozenset[str]] = dict(found._held) if found else {}  # files by round
         self._clock = clock
         self._begin = clock()
         self._spent = 0.0
@@ -89,14 +91,15 @@ class Checkpoints:
 
     @property
     def share_of_time(self) -> float:
-        """How much of the time so far went into writing."""
+        """The fraction of the time so far that was spent on writing."""
         return self._spent / max(self._clock() - self._begin, 1e-9)
 
     def is_due(self, number: int) -> bool:
-        """Whether to write one after round `number`.
+        """Whether to write a checkpoint after round `number`.
 
-        By default as often as takes a fiftieth of the time. None is written after the last round, which is tested
-        in ways that others are not: a run that is given more rounds goes on from before it. One is, before it.
+        By default, checkpoints are written as often as possible within a fiftieth of the time. There is always one
+        before the last round and none after it: the last round is tested differently from others, so a run that is
+        given more rounds has to repeat it.
         """
         every = self._config.output.checkpoint_every
         if every == 0 or number >= self._config.rounds:
@@ -108,7 +111,7 @@ class Checkpoints:
         return self._spent + self._expected <= SHARE_OF_TIME * (self._clock() - self._begin)
 
     def write(self, server: Saves, callbacks: Mapping[str, Packed] | None = None) -> None:
-        """Write one, with the states of the callbacks after the same round, and remove those that it replaces."""
+        """Write a checkpoint with the callbacks' states after the same round; remove checkpoints that are too old."""
         begin = self._clock()
         snapshot = server.snapshot()
         if snapshot.round == self.round:
@@ -118,7 +121,7 @@ class Checkpoints:
         changed = server.changed_since(self.round)
         everyone = server.changed_since(-1)
         if held + len(changed) > 2 * max(1, len(everyone)):
-            changed, files = everyone, []  # more than half of what is stored is out of date: write all again
+            changed, files = everyone, []  # more than half of the stored models are out of date: write all again
         checks.update({name: self._last.checks[name] for name, _ in files} if self._last else {})
         assert self._prepared is not None
         piece = max(1, PIECE_BYTES // self._prepared.facts.initial.nbytes)
@@ -156,7 +159,7 @@ class Checkpoints:
         self._spent += self._expected
 
     def find(self) -> int:
-        """Look for the last checkpoint in the folder, check that it is of this config, and return its round."""
+        """Find the last checkpoint in the folder, check that it belongs to this config, and return its round."""
         found = sorted(number for number in map(round_of, self._storage.list(FOLDER)) if number is not None)
         self._last, self._held = None, {}
         if not found:
@@ -165,7 +168,7 @@ class Checkpoints:
             try:
                 older = self._read_manifest(manifest_name(number))
             except InputError:
-                continue  # it is not needed, and its files are not known
+                continue  # this checkpoint is not needed, and which files belong to it is unknown
             self._held[older.round] = frozenset(older.checks)
         manifest = self._read_manifest(manifest_name(found[-1]))
         refuse_changes(as_config(manifest.config, self._path(manifest.name)), self._config)
@@ -179,15 +182,15 @@ class Checkpoints:
         return manifest.round
 
     def remove_from(self, number: int) -> int:
-        """Remove the checkpoints that were found after round `number` or later; return the round of the last one left.
+        """Remove the checkpoints after round `number` or later; return the round of the last remaining one.
 
-        A run whose last round is `number` repeats that round, which is tested in ways that others are not.
+        A run whose last round is `number` must repeat that round, because a last round is tested differently.
         """
         self._remove([held for held in sorted(self._held, reverse=True) if held >= number])
         return self.find()
 
     def bring_back(self, server: Saves) -> None:
-        """Put the server and its clients back to their state at the last checkpoint, if there is one."""
+        """Restore the server and its clients to their state at the last checkpoint, if there is one."""
         if self._last is None:
             return
         manifest = self._last
@@ -208,7 +211,7 @@ class Checkpoints:
             )
 
     def callback_states(self) -> dict[str, Packed]:
-        """Return the states that callbacks had at the last checkpoint, by their names."""
+        """Return the callbacks' states at the last checkpoint, by name."""
         if self._last is None or not self._last.callbacks:
             return {}
         arrays = self._read_file(self._last.server, self._last)
@@ -217,7 +220,7 @@ class Checkpoints:
     # -- files ------------------------------------------------------------------------------------------------
 
     def _read_clients(self, manifest: Manifest) -> Iterator[dict[int, ClientState]]:
-        """Yield what clients keep, file by file; the last file that names a client has its latest models."""
+        """Yield what clients keep, file by file; the last file with a client has its latest models."""
         assert self._prepared is not None
         facts = self._prepared.facts
         latest = {client: name for name, clients in manifest.client_files for client in clients}
@@ -249,7 +252,7 @@ class Checkpoints:
             raise InputError(f"{self._path(name)} is damaged, or of another run: {self._cure(manifest)}")
         try:
             return _arrays(data)
-        except Exception as error:  # of zipfile, zlib, struct or numpy: what a forged file raises is not documented
+        except Exception as error:  # a manipulated file may raise any error of zipfile, zlib, struct or numpy
             reason = (str(error) or type(error).__name__).splitlines()[0]
             raise InputError(f"{self._path(name)} cannot be read ({reason}): {self._cure(manifest)}") from None
 
@@ -278,14 +281,14 @@ class Checkpoints:
             )
 
     def _prune(self) -> None:
-        """Remove all but the last checkpoints."""
+        """Remove all checkpoints except the last HELD ones."""
         self._remove(sorted(self._held)[:-HELD])
 
     def _remove(self, rounds: list[int]) -> None:
-        """Remove the checkpoints after these rounds: the files that they name, and nothing else that lies there."""
+        """Remove the checkpoints after these rounds: only the files that they name, no other files in the folder."""
         needed = set().union(*[files for number, files in self._held.items() if number not in rounds])
         for number in rounds:
-            # The JSON first: what it names must not go before it.
+            # The JSON first: the files that it names must not disappear before it.
             for name in [manifest_name(number), *sorted(self._held.pop(number) - needed)]:
                 self._storage.remove(f"{FOLDER}/{name}")
 
@@ -300,10 +303,10 @@ class Checkpoints:
 
 
 def refuse_changes(then: Config, now: Config) -> None:
-    """Refuse to go on with a config that would have given other numbers from the start."""
+    """Refuse to continue with a config that would have given other results from the start."""
     before, after = (_fixed_keys(config.model_dump(mode="json", exclude_none=True)) for config in (then, now))
     differing = [key for key in sorted(before.keys() | after.keys()) if before.get(key) != after.get(key)]
-    # Another method, source or kind has other options: one line says it all.
+    # Another method, source or kind has other options; a single line about it is enough.
     for name in ("method.name", "data.source", "partition.kind"):
         if name in differing:
             section = name.partition(".")[0]
@@ -319,7 +322,7 @@ def refuse_changes(then: Config, now: Config) -> None:
 
 
 def as_config(tree: Mapping[str, Any], where: str) -> Config:
-    """Read the config that a file of the run's folder says it was made with."""
+    """Read the run's config from a file in its folder."""
     try:
         return Config.model_validate(tree)
     except ValidationError:
@@ -329,7 +332,7 @@ def as_config(tree: Mapping[str, Any], where: str) -> Config:
 
 
 def _still_needed(files: list[_Files], checks: dict[str, _Check]) -> tuple[list[_Files], dict[str, _Check]]:
-    """Leave out the files all of whose clients have newer models in a later one."""
+    """Leave out files in which every client has newer models in a later file."""
     seen: set[int] = set()
     needed = []
     for name, clients in reversed(files):
@@ -342,7 +345,7 @@ def _still_needed(files: list[_Files], checks: dict[str, _Check]) -> tuple[list[
 
 
 def _arrays(data: bytes) -> dict[str, np.ndarray]:
-    """Return the arrays of an .npz file, which can hold no code and nothing much larger than itself."""
+    """Return the arrays of an .npz file; refuse code, and compressed data that could expand to a huge size."""
     with np.load(io.BytesIO(data), allow_pickle=False) as file:
         if any(member.file_size > len(data) for member in file.zip.infolist()):
             raise ValueError("it is compressed")
@@ -353,7 +356,7 @@ def _arrays(data: bytes) -> dict[str, np.ndarray]:
 
 
 def _client_arrays(states: Mapping[int, ClientState]) -> dict[str, np.ndarray]:
-    """Lay client states out as arrays: for each slot, clients and their models."""
+    """Convert client states to arrays: for each slot, the clients and their models."""
     slots = sorted({slot for state in states.values() for slot in state.models})
     arrays = {"slots": np.array(slots, dtype=np.str_)}
     for number, slot in enumerate(slots):
@@ -364,7 +367,7 @@ def _client_arrays(states: Mapping[int, ClientState]) -> dict[str, np.ndarray]:
 
 
 def _client_states(arrays: Mapping[str, np.ndarray], size: int) -> dict[int, ClientState]:
-    """Make client states again, with models of this size."""
+    """Rebuild client states from arrays, with models of this size."""
     models: dict[int, dict[str, np.ndarray]] = {}
     for number, slot in enumerate(arrays["slots"].tolist()):
         clients, vectors = arrays[f"clients.{number}"], arrays[f"models.{number}"]

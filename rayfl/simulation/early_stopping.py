@@ -16,7 +16,7 @@ from rayfl.simulation.callbacks import Callback, RunFacts
 if TYPE_CHECKING:
     from rayfl.simulation.server import RoundRecord
 
-#: Columns of `rounds` that are no measurements.
+#: Columns of `rounds` that are not measurements.
 _KEYS = ("run", "method", "seed", "round", "extras")
 _NEEDS_TRUTH = ("ari", "nmi", "misclustering")
 
@@ -35,14 +35,14 @@ class Best:
     metric: str
     value: float | None = None  # None before the first one
     round: int = 0
-    waited: int = 0  # evaluations since then, or since the run was last ended
+    waited: int = 0  # evaluations since the best one, or since the run was last ended
 
 
 class EarlyStopping(Callback):
     """End the run when `metric` has not improved by more than `min_change` in `patience` evaluations in a row.
 
-    `metric` is a column of `rounds` or a key of `extras`. `mode` says whether more (`max`) or less (`min`) is better;
-    by default less for a loss, an error (mse, mae) and misclustering. Only rounds that have the metric count.
+    `metric` is a column of `rounds` or a key of `extras`. `mode` says whether higher (`max`) or lower (`min`) is
+    better; the default is lower for a loss, an error (mse, mae) and misclustering. Only rounds with the metric count.
     """
 
     state: Best
@@ -82,7 +82,7 @@ class EarlyStopping(Callback):
         return []
 
     def on_start(self, run: RunFacts) -> None:
-        """Begin without a best value."""
+        """Start without a best value."""
         self.state = Best(self.metric)
 
     def on_round_end(self, record: "RoundRecord") -> str | None:

@@ -1,9 +1,9 @@
-"""Models out of a run: what each client is tested with, taken from the server and written to the run's folder.
+"""Saving a run's models: the models that clients are tested with, from the server to the run's folder.
 
-The first half runs where the server is, the second where the run was started. Looking at models counts as no traffic.
+The first half runs on the server, the second in the process that started the run. Saving models causes no traffic.
 """
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Protocol
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from rayfl.client.handed import EvalModels, Mixture, Models, Overlay, Personal
 from rayfl.config import ModelsToSave
+from rayfl.data.partition.plain import plain_transform
 from rayfl.federation.interface import Federation
 from rayfl.methods.clustered import Clustered
 from rayfl.methods.method import Method
@@ -21,15 +22,15 @@ from rayfl.simulation.preparation import Prepared
 
 PIECE_BYTES = 64 * 2**20
 
-# -- where the server is -----------------------------------------------------------------------------------------
+# -- on the server -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class ModelPart:
-    """One of the models that a client is tested with: a row of a stack, its own, or a part of the one over the other.
+    """One of the models each client is tested with: a row of a stack, the client's own, or a combination by `part`.
 
-    `choice[i]` is the row of client i, -1 for none; `own[i]` says whether it has a model in `slot`. Who has neither is
-    tested with the initial model.
+    `choice[i]` is the row of client i, -1 for none; `own[i]` says whether the client has a model in `slot`. With both,
+    `part` of the client's own model is replaced by the row. A client with neither is tested with the initial model.
     """
 
     stack: np.ndarray
@@ -41,7 +42,7 @@ class ModelPart:
 
 @dataclass(frozen=True)
 class TestedModels:
-    """What clients are tested with, as plain data."""
+    """The models that clients are tested with, as plain data."""
 
     parts: tuple[ModelPart, ...]
     combine: Any
@@ -49,9 +50,9 @@ class TestedModels:
 
 @dataclass(frozen=True)
 class DescribedModels:
-    """All that a server can say of its models; those that clients have alone come after it, in pieces.
+    """A description of all models of a server; the clients' own models are sent separately, in pieces.
 
-    `centres` are what the clusters have, in the order in which to look for it.
+    `centres` are candidates for the models of clusters; the first one that fits is used.
     """
 
     tested: TestedModels
@@ -61,14 +62,14 @@ class DescribedModels:
 
 
 class ServesModels(Protocol):
-    """A server whose models can be looked at."""
+    """A server whose models can be read."""
 
     def describe_models(self) -> DescribedModels: ...  # noqa: D102
     def own_models(self, slot: str, clients: np.ndarray) -> np.ndarray: ...  # noqa: D102
 
 
 class ModelsOfServer:
-    """The models of a server, as they are after a round, or as they were held."""
+    """The models of a server: the current ones, or those that were held before fine-tuning."""
 
     def __init__(self, method: Method, fed: Federation) -> None:
         self._method, self._fed = method, fed
@@ -76,18 +77,18 @@ class ModelsOfServer:
         self._held_own: dict[str, np.ndarray] = {}
 
     def hold(self, which: ModelsToSave) -> None:
-        """Keep the models as they are now: fine-tuning, which comes next, overwrites those that are clients' own."""
+        """Keep the models as they are now: fine-tuning, which comes next, overwrites the clients' own models."""
         self._held = self.described()
         slots = {part.slot for part in self._held.tested.parts if part.slot is not None}
         everyone = np.arange(self._fed.clients)
         self._held_own = {slot: self.own(slot, everyone) for slot in slots} if which == "all" else {}
 
     def let_go(self) -> None:
-        """Forget what was held."""
+        """Forget the models that were held."""
         self._held, self._held_own = None, {}
 
     def described(self) -> DescribedModels:
-        """Return what clients are tested with, and what clusters have."""
+        """Return the models that clients are tested with, and those of clusters."""
         if self._held is not None:
             return self._held
         method = self._method
@@ -102,7 +103,7 @@ class ModelsOfServer:
         return DescribedModels(tested, global_model, centres, method.assignment())
 
     def own(self, slot: str, clients: np.ndarray) -> np.ndarray:
-        """Return these clients' latest models in a slot (n, size); the initial one for who has none."""
+        """Return these clients' latest models in a slot (n, size); the initial model for a client without one."""
         if slot in self._held_own:
             return self._held_own[slot][clients]
         fed = self._fed
@@ -115,7 +116,7 @@ class ModelsOfServer:
             else:
                 rest.append(at)
         rest = [at for at in rest if fed.has_model(clients[[at]], slot)[0]]
-        if rest:  # of this round only: nobody asks later whether they have been sent
+        if rest:  # these models exist only in this round, so marking them as sent has no effect later
             vectors[rest] = fed.collect(clients[rest], slot=slot, buffers=True)
         return vectors
 
@@ -133,7 +134,7 @@ class ModelsOfServer:
         if models is None:
             nothing = np.empty((0, self._fed.layout.size), np.float32)
             return ModelPart(nothing, np.full(len(everyone), -1), "all", slot, has)
-        # A model that is handed over whole, for a test, is all that the client has then.
+        # If a client is tested with a whole given model, its own model is not used.
         laid: Part = models.part if isinstance(part, Overlay) else "all"
         if self._fed.layout.covers(laid):
             has = has & (models.choice < 0)
@@ -141,7 +142,7 @@ class ModelsOfServer:
 
 
 def _for_newcomers(tested: TestedModels) -> TestedModels | None:
-    """Return what clients get that have no layers of their own yet: the shared ones over the initial model.
+    """Return the models of clients without personal layers: the shared layers, and otherwise the initial model.
 
     None if no layers are shared, or all are.
     """
@@ -151,11 +152,11 @@ def _for_newcomers(tested: TestedModels) -> TestedModels | None:
     return TestedModels(tuple(replace(part, slot=None, own=nobody) for part in tested.parts), tested.combine)
 
 
-# -- where the run was started -----------------------------------------------------------------------------------
+# -- in the process that started the run -------------------------------------------------------------------------
 
 
 class _Pool:
-    """Different models, each once, numbered from 0: the initial one."""
+    """Different models, each stored once, numbered from 0 (the initial model)."""
 
     def __init__(self, layout: Layout, initial: np.ndarray) -> None:
         self._layout = layout
@@ -173,7 +174,7 @@ class _Pool:
         return self._numbers[key]
 
     def laid_over(self, below: np.ndarray, row: np.ndarray, part: Part) -> np.ndarray:
-        """Return a model with a part of another laid over it."""
+        """Return a model in which one part is replaced by that of another model."""
         if self._layout.covers(part):
             return row
         vector = below.copy()
@@ -182,12 +183,15 @@ class _Pool:
         return vector
 
     def place(self, part: ModelPart, wanted: np.ndarray, which: ModelsToSave) -> np.ndarray:
-        """Return each client's number in this pool, PERSONAL, or LEFT_OUT; `wanted` are rows that clients share."""
+        """Return each client's model number in this pool, PERSONAL or LEFT_OUT.
+
+        Rows that several clients use count as shared, and so do the rows of clients in `wanted`.
+        """
         places = np.where(part.own, PERSONAL if which == "all" else LEFT_OUT, 0)
         free = np.flatnonzero(~part.own)
         rows, at, counts = np.unique(part.choice[free], return_inverse=True, return_counts=True)
         shared = (counts > 1) | (np.bincount(at, wanted[free], len(rows)) > 0)
-        numbers = np.zeros(len(rows), np.int64)  # of the initial model, for those who are handed none
+        numbers = np.zeros(len(rows), np.int64)  # 0 is the initial model, for clients that are given no row
         for number, row in enumerate(rows.tolist()):
             if row >= 0 and (which == "all" or shared[number]):
                 numbers[number] = self.add(self.laid_over(self.initial, part.stack[row], part.part))
@@ -200,7 +204,7 @@ class _Pool:
 def save_models(
     server: ServesModels, prepared: Prepared, storage: Storage, number: int, which: ModelsToSave, last: bool
 ) -> None:
-    """Write the models as they are after round `number`, to models/ if it is the last one."""
+    """Write the models after round `number`; to models/ itself if it is the last round."""
     models, layout = server.describe_models(), prepared.facts.layout
     pool = _Pool(layout, prepared.facts.initial)
     alone = _alone_in_cluster(models.assignment, len(prepared.facts.n_train))
@@ -223,7 +227,7 @@ def save_models(
     about: dict[str, np.ndarray] = {"rows": rows.astype(np.int32)}
     if models.assignment is not None:
         about["cluster"] = models.assignment.astype(np.int32)
-    inputs, more = _inputs(prepared)
+    inputs, more = _inputs(prepared, number)
     files.write_shared(
         np.stack(pool.vectors),
         about | more,
@@ -238,7 +242,7 @@ def save_models(
 
 
 def _alone_in_cluster(assignment: np.ndarray | None, clients: int) -> np.ndarray:
-    """Return which clients are all there is of their cluster: its model is theirs, and yet a centre."""
+    """Return which clients are the only member of their cluster: their model is also the cluster's model."""
     if assignment is None:
         return np.zeros(clients, bool)
     sizes = np.bincount(assignment[assignment >= 0], minlength=1)
@@ -246,14 +250,14 @@ def _alone_in_cluster(assignment: np.ndarray | None, clients: int) -> np.ndarray
 
 
 def _the_same(rows: np.ndarray, clients: np.ndarray) -> list[int] | None:
-    """Return the models that all these clients have, if they all have the same."""
+    """Return the models of these clients, if they all have the same ones; else None."""
     first = rows[clients[0]]
     same = (first >= 0).all() and (rows[clients] == first).all()
     return first.tolist() if same else None
 
 
 def _clusters(assignment: np.ndarray | None, centres: list[tuple[np.ndarray, Any]]) -> list[dict[str, Any]]:
-    """Return the models of each cluster: of the first kind that all its clients share."""
+    """Return the models of each cluster: from the first candidate that is the same for all its clients."""
     found = []
     for cluster in [] if assignment is None else np.unique(assignment[assignment >= 0]).tolist():
         members = np.flatnonzero(assignment == cluster)
@@ -268,7 +272,7 @@ def _clusters(assignment: np.ndarray | None, centres: list[tuple[np.ndarray, Any
 def _personal(
     server: ServesModels, tested: TestedModels, pool: _Pool, rows: np.ndarray, clients: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the models that these clients have alone: whose they are, which part each is, and the models."""
+    """Return these clients' personal models, as three arrays: the client, the part's number, and the model."""
     found: list[tuple[int, int, np.ndarray]] = []
     for number, part in enumerate(tested.parts):
         some = clients[rows[clients, number] == PERSONAL]
@@ -283,16 +287,15 @@ def _personal(
     return np.array(whose), np.array(parts), np.stack(vectors)
 
 
-def _inputs(prepared: Prepared) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return what the index and the file say of samples."""
+def _inputs(prepared: Prepared, number: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return what the index and the file say of samples, as clients see them in this round."""
     data, partition = prepared.dataset, prepared.partition
     more = {"shift": np.asarray(data.shift), "scale": np.asarray(data.scale)}
     transforms: list[dict[str, Any]] = []
-    if partition.transform_of is not None:
-        transforms = [asdict(transform) for transform in partition.transforms]
-        more["transform"] = partition.transform_of.astype(np.int32)
-    for transform in transforms:
-        transform["labels"] = None if transform["labels"] is None else [int(label) for label in transform["labels"]]
+    transform_of = partition.transform_of_at(number)
+    if transform_of is not None:
+        transforms = [plain_transform(transform) for transform in partition.transforms]
+        more["transform"] = transform_of.astype(np.int32)
     inputs = {
         "kind": data.kind,
         "shape": list(data.input_shape),
@@ -300,4 +303,7 @@ def _inputs(prepared: Prepared) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "vocabulary": data.vocabulary,
         "transforms": transforms,
     }
+    for name in ("feature_names", "class_names"):
+        if (names := getattr(data, name)) is not None:
+            inputs[name] = list(names)
     return inputs, more

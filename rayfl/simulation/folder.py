@@ -1,4 +1,4 @@
-"""The folder of a new run: a name that is free, and the config as its first file."""
+"""The folder of a new run: an unused name, and the config as its first file."""
 
 import uuid
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ def config_file(config: Config) -> bytes:
 
 
 def check_output(config: Config) -> None:
-    """Make sure, before anything starts, that the run can write and that nothing has its name yet."""
+    """Make sure, before anything starts, that the run can write and that its name is not taken."""
     base = Storage(config.output.dir)
     base.check()
     if config.name is not None and base.exists(config.name):
@@ -28,7 +28,7 @@ def check_output(config: Config) -> None:
 
 @contextmanager
 def new_folder(config: Config) -> Iterator[Storage]:
-    """Make the run's folder, with its config in it, and lock it; one that another run has made is left alone."""
+    """Create the run's folder, with its config in it, and lock it; never use a folder that another run has created."""
     base, first = Storage(config.output.dir), (CONFIG, config_file(config))
     if config.name is not None:
         storage = base.folder(config.name)
@@ -41,14 +41,14 @@ def new_folder(config: Config) -> Iterator[Storage]:
 
 
 def _names(config: Config) -> Iterator[str]:
-    """Yield names for a run without one, until one is free: runs may start in the same second."""
+    """Yield names for a run without a name, until one is not taken: several runs may start in the same second."""
     method = config.method.name.rpartition(":")[2]
     source = config.data.source.rpartition(":")[2]
     stem = f"{source}-{method}-seed{config.seed}-{datetime.now():%Y%m%d-%H%M%S}"
     if "://" not in Storage(config.output.dir).path:
         yield stem
         yield from (f"{stem}-{number}" for number in range(2, 1000))
-    while True:  # by chance, where object stores cannot tell who was first
+    while True:  # random names, because object stores cannot tell which run was first
         yield f"{stem}-{uuid.uuid4().hex[:8]}"
 
 

@@ -1,6 +1,6 @@
-"""What a checkpoint's JSON says, read without trusting it: the file may be of another version, or anybody's.
+"""The JSON file of a checkpoint, read without trusting it: it may be of another version, or come from anybody.
 
-Names of files are checked, so that none leads out of the folder. What is in the files is for `checkpoints` to read.
+File names are checked, so that none leads out of the folder. The files themselves are read in `checkpoints`.
 """
 
 import json
@@ -19,7 +19,7 @@ ClientsFile = Annotated[str, Field(pattern=r"^clients-\d{6,9}-\d{5,9}\.npz$")]
 
 
 class Manifest(BaseModel):
-    """One checkpoint: the files that make it up, and what else the server knew."""
+    """One checkpoint: the files that belong to it, and the rest of the server's state."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -30,23 +30,23 @@ class Manifest(BaseModel):
     federation: Any
     callbacks: dict[str, Any] = {}  # by name
     server: ServerFile
-    client_files: list[tuple[ClientsFile, list[Count]]]  # and whose models are in each
+    client_files: list[tuple[ClientsFile, list[Count]]]  # each with the clients in it
     checks: dict[str, tuple[Count, Count]]  # by file: length and CRC-32
-    data: str  # fingerprints: who got which samples,
-    model: str  # and the initial model
-    partition: str | None = None  # that of the partition with its planted clusters; rayfl 0.1 did not have it
-    check: Count | None = None  # CRC-32 of all the rest; runs of rayfl before it had this have none
+    data: str  # fingerprint of which client got which samples
+    model: str  # fingerprint of the initial model
+    partition: str | None = None  # fingerprint of the partition with its planted clusters; rayfl 0.1 did not have it
+    check: Count | None = None  # CRC-32 of all other fields; older versions did not write it
 
     @model_validator(mode="after")
     def _checks_every_file(self) -> "Manifest":
         names = [self.server, *[name for name, _ in self.client_files]]
         if len(set(names)) < len(names) or set(names) != self.checks.keys():
-            raise ValueError("its checks are not those of its files")
+            raise ValueError("its checks do not match its files")
         return self
 
     @property
     def name(self) -> str:
-        """The file it is in."""
+        """The name of the JSON file."""
         return manifest_name(self.round)
 
     def to_json(self) -> bytes:
@@ -56,7 +56,7 @@ class Manifest(BaseModel):
 
     @classmethod
     def from_json(cls, data: bytes, name: str) -> "Manifest":
-        """Read the file of this name; ValueError, in one line, if it is none that this rayfl has written."""
+        """Read the file of this name; ValueError, in one line, if this version of rayfl cannot have written it."""
         try:
             manifest = cls.model_validate_json(data)
         except ValidationError as error:
@@ -66,14 +66,14 @@ class Manifest(BaseModel):
             where = ".".join(map(str, first["loc"]))
             raise ValueError(f"{where}: {first['msg']}" if where else first["msg"]) from None
         if manifest.check is not None and manifest.check != check_of(json.loads(data)):
-            raise ValueError("its check is not that of the rest")
+            raise ValueError("its checksum does not match its content")
         if manifest.name != name:
             raise ValueError(f"it is of round {manifest.round}")
         return manifest
 
 
 def check_of(tree: dict[str, Any]) -> int:
-    """Return what `check` must be: it tells damage, and does not keep anybody from forging."""
+    """Return the right value of `check`. It detects damage, but not manipulation on purpose."""
     rest = {key: value for key, value in tree.items() if key != "check"}
     return zlib.crc32(json.dumps(rest, sort_keys=True).encode())
 

@@ -1,4 +1,4 @@
-"""Where a run's clients are trained: what starts a federation with a server on it, and the one in this process."""
+"""Where a run's clients are trained: the interface of functions that start a federation, and the in-process one."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -13,20 +13,20 @@ from rayfl.simulation.server import RoundRecord, Server
 
 
 class RunsRounds(Saves, ServesModels, Protocol):
-    """A server, here or on Ray."""
+    """A server, in this process or on Ray."""
 
     def run_round(self, number: int) -> RoundRecord:
         """Run one round."""
 
     def recover(self) -> str:
-        """After a loss: start again with what is left, and say what was lost."""
+        """After a loss: start again with the remaining actors, and return a message about what was lost."""
 
 
-#: Starts what needs no data at once and calls for the data when they are needed. What was prepared comes back with the
-#: server, which may have settled how clients are trained.
+#: Starts a federation: first everything that needs no data, then it calls the given function to get the data. It yields
+#: the server, and what was prepared, in which it may have changed how clients are trained.
 Opener = Callable[[Config, Callable[[], Prepared], Screen], AbstractContextManager[tuple[RunsRounds, Prepared]]]
 
-#: Finds what starts the federation that a config names.
+#: Returns the function that starts the federation that a config names.
 OpenerOf = Callable[[Config], Opener]
 
 
@@ -34,7 +34,7 @@ OpenerOf = Callable[[Config], Opener]
 def opened_here(
     config: Config, prepared: Callable[[], Prepared], screen: Screen
 ) -> Iterator[tuple[RunsRounds, Prepared]]:
-    """Start a federation in this process, with a server on it."""
+    """Start a federation in this process, with its server."""
     from rayfl.client.choice import cpu_capability
     from rayfl.client.worker import Worker
     from rayfl.federation.serial import SerialFederation
@@ -43,17 +43,17 @@ def opened_here(
     warn_of_other_cpus(ready.config, [cpu_capability()], screen)
     fed = SerialFederation(ready.facts, Worker(ready.config, ready.dataset, ready.partition))
     try:
-        yield Server(config, fed, ready.partition.true_cluster), ready
+        yield Server(config, fed, ready.partition.true_cluster, ready.partition.changes), ready
     finally:
         fed.close()
 
 
 def warn_of_other_cpus(config: Config, found: Sequence[str], screen: Screen) -> None:
-    """Say that bits may differ if clients are trained on another kind of CPU than the run's."""
+    """Warn that bits may differ if clients are trained on another kind of CPU than the one the run was prepared for."""
     others = sorted(set(found) - {str(config.cpu_capability)})
     if others:
         screen.warn(
-            f"this run is for CPUs with {config.cpu_capability}, and clients are trained on some with"
+            f"this run was prepared for CPUs with {config.cpu_capability}, but some clients are trained on CPUs with"
             f" {', '.join(others)}: results may differ in their last bits from those of one kind of CPU;"
             f" the trainer stays {config.training}"
         )

@@ -1,6 +1,5 @@
 """From a config to all that can be known and checked before there is a federation: options, data, partition, model."""
 
-import hashlib
 import os
 import tempfile
 from dataclasses import dataclass, replace
@@ -8,17 +7,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from rayfl.client.batches import largest_batch, samples_seen
 from rayfl.config import Config, Training
 from rayfl.data import Dataset, Partition, make_partition
+from rayfl.data.partition.digests import data_arrays, data_digest, dealt_arrays, digest, partition_digest
 from rayfl.errors import InputError
-from rayfl.federation.interface import Facts, Recipe
+from rayfl.federation.facts import Facts, Recipe
+from rayfl.federation.presence import Presence
 from rayfl.host_memory import Need, batches_need, clients_need, memory_here, network_need, refuse_excess, server_need
 from rayfl.methods import check_method, find_method, server_models, settled_options
 from rayfl.own_code import check_objects
 from rayfl.results import Fingerprints
+from rayfl.simulation.presence import cohort_sizes, presence_of
 
 if TYPE_CHECKING:
     from rayfl.client.memory import GpuMemory
@@ -54,42 +54,21 @@ class Prepared:
     @cached_property
     def fingerprints(self) -> Fingerprints:
         """What tells these data, their partition and this initial model from others."""
-        parts, none = self.partition, np.zeros(0)
-        starts = none if self.dataset.starts is None else self.dataset.starts
-        planted = [
-            none if parts.true_cluster is None else parts.true_cluster,
-            none if parts.transform_of is None else parts.transform_of,
-            np.frombuffer(repr(parts.transforms).encode(), np.uint8),
-        ]
         return Fingerprints(
-            data=_digest(*self._samples, starts),
-            partition=_digest(*self._who, *planted),
-            model=_digest(self.facts.initial),
+            data=data_digest(self.dataset),
+            partition=partition_digest(self.partition),
+            model=digest(self.facts.initial),
         )
 
     @cached_property
     def dealt_fingerprint(self) -> str:
-        """Data and partition in one, without planted clusters, as checkpoints have had it since rayfl 0.1."""
-        return _digest(*self._samples, *self._who)
+        """Data and partition in one, without planted clusters, as checkpoints have had it since rayfl 0.1.
 
-    @property
-    def _samples(self) -> list[np.ndarray]:
-        # All inputs would take seconds.
-        return [self.dataset.inputs[:: max(1, len(self.dataset.inputs) // 1000)], self.dataset.labels]
-
-    @property
-    def _who(self) -> list[np.ndarray]:
-        parts = self.partition
-        sizes = [parts.n_train, parts.n_test]
-        return [parts.train, parts.test, *sizes, parts.validation, parts.n_validation, parts.public]
-
-
-def _digest(*arrays: np.ndarray) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    for array in arrays:
-        digest.update(f"{array.dtype} {array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()
+        Where a trace says who is available, it is part of the data.
+        """
+        trace = None if self.facts.presence is None else self.facts.presence.trace
+        available = [] if trace is None else [trace.clients, trace.offsets]
+        return digest(*data_arrays(self.dataset), *dealt_arrays(self.partition), *available)
 
 
 def resolve(config: Config) -> Config:
@@ -106,6 +85,8 @@ def settle_splits(config: Config, dataset: Dataset) -> Config:
     It depends on both, and the run's config must say what was done.
     """
     found: dict[str, Any] = {}
+    if config.partition.kind == "file":  # which says it all
+        return config
     if find_method(config.method.name).needs_public:
         if config.partition.public == "none":
             raise InputError(
@@ -148,12 +129,20 @@ def prepare(config: Config) -> Prepared:
             " remove it"
         )
     partition = make_partition(config.partition, dataset, config.partition_seed)
+    if find_method(config.method.name).needs_public and not len(partition.public):
+        raise InputError(
+            f"method.name={config.method.name} needs public samples, and the partition has none: save one with"
+            " partition.public=test or a share"
+        )
     if config.data.normalise == "standard":
         dataset = partition.normalised(dataset)
     count = config.participation.count
     if count is not None and count > partition.clients:
         raise InputError(f"participation.count={count} is more than the {partition.clients} clients there are")
-    check_method(config.method, partition.clients, config.cohort_size(partition.clients), config.rounds)
+    presence = presence_of(config, partition.clients, partition.true_cluster)
+    smallest, largest = cohort_sizes(config, presence)
+    check_method(config.method, len(presence.there(1)), smallest, config.rounds)
+    check_method(config.method, partition.clients, largest, config.rounds)
     config = config.model_copy(update={"cpu_capability": config.cpu_capability or cpu_capability()})
     parameters = large_parameters(config.model, dataset.input_shape, dataset.classes, dataset.vocabulary)
     if parameters is not None:
@@ -165,7 +154,7 @@ def prepare(config: Config) -> Prepared:
     if config.training == "auto":
         device, size = "cuda" if on_gpus else "cpu", largest_batch(partition.n_train, config.local)
         together = faster_together(model, size, device, str(config.cpu_capability))
-    prepared = _settled(config, "vectorised" if together else "loop", dataset, partition, model)
+    prepared = _settled(config, "vectorised" if together else "loop", dataset, partition, presence, model)
     if together and not on_gpus:  # on GPUs, the actors try it
         reason = try_together(model, dataset, partition.n_train, config.local, task)
         prepared = after_trying(prepared, config.training, reason)
@@ -189,11 +178,16 @@ def after_trying(prepared: Prepared, asked: Training, reason: str | None) -> Pre
     if asked == "vectorised":
         name = prepared.config.model.name
         raise InputError(f"training=vectorised does not work with model.name={name}: {reason}; use training=loop")
-    return _settled(prepared.config, "loop", prepared.dataset, prepared.partition)
+    return _settled(prepared.config, "loop", prepared.dataset, prepared.partition, prepared.facts.presence)
 
 
 def _settled(
-    config: Config, training: Training, dataset: Dataset, partition: Partition, model: "FlatModel | None" = None
+    config: Config,
+    training: Training,
+    dataset: Dataset,
+    partition: Partition,
+    presence: Presence | None,
+    model: "FlatModel | None" = None,
 ) -> Prepared:
     """Return all that follows from the choice of a trainer; `model` is the network, if it is built."""
     from rayfl.models.zoo import wants_channels_last
@@ -215,6 +209,7 @@ def _settled(
         n_validation=partition.n_validation,
         local=config.local,
         metrics=task_metrics(config.task),
+        presence=presence,
     )
     return Prepared(config, dataset, partition, facts)
 

@@ -1,4 +1,4 @@
-"""What a person sees of a run: a live progress bar on a terminal, plain lines where there is none, a table at the end.
+"""What the user sees of a run: a live progress bar on a terminal, plain lines otherwise, and a table at the end.
 
 Progress goes to the error stream; the table and, as its last line, the run folder go to standard output.
 """
@@ -17,8 +17,8 @@ from rayfl.results import Run
 from rayfl.simulation.server import RoundRecord
 from rayfl.uris import without_secrets
 
-_PLAIN_LINES = 50  # a log should show a run's course, not every round of a thousand
-_BAR, _NARROW_BAR, _NARROW = 24, 4, 120  # columns of the bar, and of a terminal that is too narrow for a wide one
+_PLAIN_LINES = 50  # a log should show how a run proceeds, but not each of a thousand rounds
+_BAR, _NARROW_BAR, _NARROW = 24, 4, 120  # widths of the bar; below 120 columns, a terminal gets the narrow bar
 _TIME_LEFT = 7  # columns of hours, minutes and seconds
 
 
@@ -41,12 +41,12 @@ class Screen:
         self._console.print(without_secrets(text), style="dim", markup=False, soft_wrap=True)
 
     def warn(self, text: str) -> None:
-        """Show a line that deserves a look."""
+        """Show a warning."""
         self._console.print(f"warning: {without_secrets(text)}", style="yellow", markup=False, soft_wrap=True)
 
     @contextmanager
     def rounds(self, count: int, done: int = 0) -> Iterator[None]:
-        """Show progress over `count` rounds while inside; `done` of them are there already."""
+        """Show progress over `count` rounds within this block; `done` of them are already finished."""
         self._rounds, self._done, self._begin = count, done, time.monotonic()
         if self._quiet or not self._console.is_terminal:
             yield
@@ -66,7 +66,7 @@ class Screen:
         self._progress = None
 
     def show_round(self, record: RoundRecord) -> None:
-        """Show what a round gave."""
+        """Show the results of a round."""
         rounds, number = record.summary, record.number
         metric = next((name for name in rounds if f"{name}_mean" in rounds), None)
         if metric is not None:  # the round was evaluated
@@ -88,7 +88,7 @@ class Screen:
 
     @property
     def _room(self) -> int:
-        """How many columns the terminal has for what a round gave."""
+        """How many columns the terminal has for the results of a round."""
         others = [len("round"), 2 * len(str(self._rounds)) + 1, self._bar, len("left"), _TIME_LEFT]
         return self._console.width - sum(others) - len(others)  # a space after each
 
@@ -103,7 +103,7 @@ class Screen:
         table.add_column(justify="right")
         measured = {}
         for metric in rounds.columns:
-            if f"{metric}_mean" in rounds.columns and last[metric] == last[metric]:  # a task need not have all of them
+            if f"{metric}_mean" in rounds.columns and last[metric] == last[metric]:  # NaN if the task lacks it
                 measured[f"{metric.replace('macro_f1', 'macro-F1')}, weighted by test size"] = f"{last[metric]:.4f}"
                 if metric == "accuracy":
                     measured["accuracy, mean over clients"] = f"{last['accuracy_mean']:.4f}"
@@ -117,12 +117,12 @@ class Screen:
         }.items():
             table.add_row(name, value)
         self._out.print(table)
-        # Bare print: rich would break a long path over lines.
+        # Plain print, because rich would break a long path into several lines.
         print(run.path, file=sys.stdout, flush=True)
 
 
 def _forms(metric: str, sizes: list[int] | None, ari: float | None, seconds: float) -> Iterator[str]:
-    """Yield what a round gave in a line, the longest form first; shorter ones leave out the least needed."""
+    """Yield the results of a round in one line, the longest form first; shorter forms leave out the least important."""
     agreement = "" if ari is None else f"ARI {ari:.2f}"
 
     def joined(space: str, *parts: str) -> str:
@@ -138,7 +138,7 @@ def _forms(metric: str, sizes: list[int] | None, ari: float | None, seconds: flo
 
 
 def _clusters(sizes: list[int] | None, most: int) -> str:
-    """Say how many clusters there are, and the sizes of the largest."""
+    """Return the number of clusters and the sizes of the largest as text."""
     if sizes is None:
         return ""
     listed = ",".join(map(str, sizes[:most])) + (",..." if len(sizes) > most else "")

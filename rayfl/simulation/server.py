@@ -4,6 +4,7 @@ Knows the federation's interface and the method, not Ray and not files.
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,17 +12,21 @@ import numpy as np
 
 from rayfl.analysis.truth import adjusted_rand, misclustering, normalised_mutual_information
 from rayfl.client.store import ClientState
+from rayfl.clustering import NO_CLUSTER
 from rayfl.config import Config
+from rayfl.data import Change, clusters_at
 from rayfl.errors import InputError, LostError, MethodError
 from rayfl.federation import EvalModels, Mixture, Models, Overlay
 from rayfl.federation.interface import Federation
 from rayfl.federation.places import FederationState
+from rayfl.federation.presence import AFTER_TRAINING
 from rayfl.methods import create_method
 from rayfl.models import Layout, Part
 from rayfl.own_code import reason, told_as
 from rayfl.packing import Packed, foreign, pack, refuse_other_shapes, unpack
-from rayfl.randomness import Purpose, generator
+from rayfl.simulation.cohorts import draw_cohort, survives
 from rayfl.simulation.final_models import DescribedModels, ModelsOfServer
+from rayfl.simulation.newcomers import Newcomers, assign_and_test
 
 Columns = dict[str, Any]
 Scores = dict[str, np.ndarray]  # by metric, of all clients
@@ -37,6 +42,7 @@ class RoundRecord:
     clusters: Columns | None
     extras: dict[str, Any]
     sketches: Columns | None = None  # where output.sketches asks for them
+    newcomers: Columns | None = None  # in the round that they arrive in
 
     def value(self, name: str) -> float | None:
         """Return a number of this round, a column of `rounds` or a key of `extras`; None if the round has none."""
@@ -84,8 +90,11 @@ def _spread(accuracy: np.ndarray) -> Columns:
 class Server:
     """Runs the rounds of one run."""
 
-    def __init__(self, config: Config, fed: Federation, truth: np.ndarray | None) -> None:
-        self.config, self.fed, self.truth = config, fed, truth
+    def __init__(
+        self, config: Config, fed: Federation, truth: np.ndarray | None, changes: Sequence[Change] = ()
+    ) -> None:
+        """`truth` is each client's planted cluster at the start, where there are any; it may change during the run."""
+        self.config, self.fed, self.truth, self.changes = config, fed, truth, changes
         with told_as(MethodError, f"method.name={config.method.name} cannot start"):
             self.method = create_method(config, fed)
         self._models = ModelsOfServer(self.method, fed)
@@ -100,11 +109,14 @@ class Server:
         begin = time.perf_counter()
         self._models.let_go()
         self.fed.begin_round(number)
-        cohort = self._cohort(number)
+        newcomers = self._newcomers(self.fed.presence.arriving(number))
+        drawn = self._cohort(number)
+        cohort, lost = self._without_lost(drawn, number)
         self.method.round(cohort)
+        self.fed.ledger.lost(lost)
         sketches = self._sketches(cohort)  # now: the last round's fine-tuning changes what clients hold
         scores: Scores | None = None
-        extras: dict[str, Any] = {}
+        extras: dict[str, Any] = {"dropped": len(lost)} if self.config.participation.dropout else {}
         main = self.fed.metrics[0]
         if number % self.config.evaluate.every == 0 or number == self.config.rounds:
             tested = self.method.eval_models()
@@ -117,9 +129,15 @@ class Server:
             tuned = self.fed.evaluate(self.method.fine_tune())
             for name in self.fed.metrics:
                 extras[f"finetuned_{name}"] = _weighted(tuned[name], self.fed.n_test)
+        if changed := self._changed(number):
+            extras["changed"] = changed
         extras |= self.fed.ledger.in_fedavg_units()
         extras.update(self.method.extras())
         record = self._record(number, cohort, scores, extras, time.perf_counter() - begin)
+        if number == self.config.rounds and newcomers is None:
+            newcomers = self._newcomers(self.fed.presence.arriving(AFTER_TRAINING))
+        if newcomers is not None:
+            record = replace(record, newcomers=newcomers.rows, extras={**extras, **newcomers.summary(main)})
         return replace(record, sketches=sketches)
 
     def describe_models(self) -> DescribedModels:
@@ -195,10 +213,28 @@ class Server:
         if not good:
             raise InputError(foreign("its clusters and models do not fit these clients and this network"))
 
+    def _newcomers(self, clients: np.ndarray) -> Newcomers | None:
+        """Let the method assign these clients, and test them; None where nobody arrives."""
+        if self.config.arrive is None or not len(clients):
+            return None
+        return assign_and_test(self.method, clients, self.config.arrive.tune, self._truth())
+
     def _cohort(self, number: int) -> np.ndarray:
-        rng = generator(self.config.seed, Purpose.COHORT, number)
-        size = self.config.cohort_size(self.fed.clients)
-        return np.sort(rng.choice(self.fed.clients, size, replace=False))
+        return draw_cohort(self.config, self.fed.presence, self.fed.n_train, number)
+
+    def _without_lost(self, cohort: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return who of a cohort gets through the round, and who is lost on the way."""
+        stay = survives(self.config, cohort, self.fed.clients, number, self.method.least_cohort)
+        return cohort[stay], cohort[~stay]
+
+    def _changed(self, number: int) -> int:
+        """Return how many of the clients that are there have changed in this round."""
+        who = [change.clients for change in self.changes if change.round == number]
+        return len(np.intersect1d(np.concatenate(who), self.fed.present)) if who else 0
+
+    def _truth(self) -> np.ndarray | None:
+        """Return the planted cluster of each client in this round."""
+        return None if self.truth is None else clusters_at(self.truth, self.changes, self.fed.round)
 
     def _validation(self, tested: EvalModels) -> dict[str, float]:
         """Return how these models do on the clients' validation samples, weighted by their number, if there are any."""
@@ -222,9 +258,13 @@ class Server:
     ) -> RoundRecord:
         ledger = self.fed.ledger
         assignment = self.method.assignment()
-        if assignment is not None and (assignment < 0).all():
-            assignment = None  # no clusters yet
-        summary: Columns = {
+        if assignment is not None:
+            there = np.zeros(self.fed.clients, bool)
+            there[self.fed.present] = True
+            assignment = np.where(there, assignment, NO_CLUSTER)
+            if (assignment < 0).all():
+                assignment = None  # no clusters yet
+        columns: Columns = {
             "clients_trained": len(cohort),
             "bytes_up": ledger.bytes_up,
             "bytes_down": ledger.bytes_down,
@@ -234,29 +274,29 @@ class Server:
             "seconds_total": seconds,
         }
         if scores is not None:
-            summary |= {name: _weighted(values, self.fed.n_test) for name, values in scores.items()}
-            summary |= {f"{name}_mean": _weighted(scores[name]) for name in self.fed.metrics}
+            columns |= {name: _weighted(values, self.fed.n_test) for name, values in scores.items()}
+            columns |= {f"{name}_mean": _weighted(scores[name]) for name in self.fed.metrics}
             if "accuracy" in scores:
-                summary |= _spread(scores["accuracy"])
+                columns |= _spread(scores["accuracy"])
         clusters: Columns | None = None
         if assignment is not None:
             present, sizes = np.unique(assignment[assignment >= 0], return_counts=True)
-            summary |= {"clusters": len(present), "largest_share": float(sizes.max() / sizes.sum())}
-            if self.truth is not None:
-                summary |= {
-                    "ari": adjusted_rand(self.truth, assignment),
-                    "nmi": normalised_mutual_information(self.truth, assignment),
-                    "misclustering": misclustering(self.truth, assignment),
+            columns |= {"clusters": len(present), "largest_share": float(sizes.max() / sizes.sum())}
+            truth = self._truth()
+            if truth is not None:
+                columns |= {
+                    "ari": adjusted_rand(truth, assignment),
+                    "nmi": normalised_mutual_information(truth, assignment),
+                    "misclustering": misclustering(truth, assignment),
                 }
             clusters = {"cluster": present, "size": sizes}
             clusters |= self.method.cluster_statistics()
         clients = self._client_columns(cohort, assignment, scores)
-        return RoundRecord(number, summary, clients, clusters, extras)
+        return RoundRecord(number, columns, clients, clusters, extras)
 
     def _client_columns(self, cohort: np.ndarray, assignment: np.ndarray | None, scores: Scores | None) -> Columns:
-        """Return a row per client in rounds that were evaluated, else a row per client that trained."""
-        everyone = np.arange(self.fed.clients)
-        who = cohort if scores is None else everyone
+        """Return a row per client that is there in rounds that were evaluated, else a row per client that trained."""
+        who = cohort if scores is None else self.fed.present
         columns: Columns = {
             "client": who,
             "trained": np.isin(who, cohort),
@@ -265,8 +305,8 @@ class Server:
         }
         if assignment is not None:
             columns["cluster"] = assignment[who]
-        if self.truth is not None:
-            columns["true_cluster"] = self.truth[who]
+        if (truth := self._truth()) is not None:
+            columns["true_cluster"] = truth[who]
         if scores is not None:
-            columns |= scores
+            columns |= {name: values[who] for name, values in scores.items()}
         return columns

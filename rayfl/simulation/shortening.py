@@ -1,7 +1,7 @@
 """Fewer rounds for a run that was stopped: `rayfl resume RUN rounds=N`, with N below what its config says.
 
-The run then equals one that had N rounds from the start, with the rest of its config. Its last round is tested,
-fine-tuned and saved in ways that others are not, so that round is repeated if it is there.
+The run then equals one that had N rounds from the start, with the same config otherwise. The last round is tested,
+fine-tuned and saved differently from other rounds, so round N is repeated if it was already run.
 """
 
 from pathlib import Path
@@ -21,14 +21,14 @@ from rayfl.simulation.starting import Overrides, refuse_unnamed_code
 def shorten(path: str | Path, overrides: Overrides = (), screen: Screen | None = None) -> None:
     """Write fewer rounds into the config of the run in a folder, if `overrides` ask for fewer.
 
-    Nothing is changed if the run cannot become the one that it would have been with fewer rounds.
+    Nothing is changed if the result would differ from a run that had fewer rounds from the start.
     """
     if not _asks_for_fewer(load_begun(path), overrides):
         return
     storage = Storage(path)
     storage.check()
     with storage.locked():
-        run = load_begun(path)  # again: until the lock another process may have gone on with it
+        run = load_begun(path)  # again: before we had the lock, another process may have continued the run
         if not _asks_for_fewer(run, overrides):
             return
         config = load_config(run.config, overrides)
@@ -40,7 +40,7 @@ def shorten(path: str | Path, overrides: Overrides = (), screen: Screen | None =
         if (then := written_config(storage)) is not None:
             refuse_changes(as_config(then, f"{storage.path}/rounds"), config)
         _refuse_other_results(run, storage, config, written)
-        # In this order a crash at any point leaves a run that can be resumed, with fewer rounds or with all of them.
+        # In this order, a crash at any point leaves a run that can be resumed, with fewer rounds or with all of them.
         left = checkpoints.remove_from(config.rounds)
         if written >= config.rounds:
             for table in TABLES:
@@ -56,7 +56,7 @@ def _asks_for_fewer(run: Run, overrides: Overrides) -> bool:
 
 
 def _refuse_other_results(run: Run, storage: Storage, config: Config, written: int) -> None:
-    """Refuse where a run of so few rounds would have come out otherwise."""
+    """Refuse if a run with this number of rounds from the start would have had other results."""
     given, stopped = f"rounds={config.rounds}", read_stopped(storage)
     if written >= run.config.rounds:
         raise InputError(f"{given}: all {written} rounds of the run are there, it is complete; start a new run")
@@ -79,7 +79,7 @@ def _refuse_other_results(run: Run, storage: Storage, config: Config, written: i
 
 
 def _faults(run: Run, config: Config, rounds: int) -> list[str]:
-    """Return what the method cannot do in so many rounds."""
+    """Return what prevents the method from running with this number of rounds."""
     clients = config.partition.clients or int(run.clients["client"].max() if len(run.clients) else 0) + 1
     options = settled_options(config.method, rounds)
     return find_method(config.method.name).check(options, clients, config.cohort_size(clients), rounds)

@@ -1,4 +1,4 @@
-"""Requests to stop: at once while a run starts; later the current round may end and a checkpoint is written."""
+"""Requests to stop: a run that is starting stops at once; later, the current round ends and a checkpoint is written."""
 
 import os
 import signal
@@ -9,18 +9,18 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-#: Seconds that the current round gets to end: less than the 30 that Kubernetes and Slurm leave before they kill.
+#: Seconds that the current round gets to end: less than the 30 seconds that Kubernetes and Slurm wait before they kill.
 GRACE = 20.0
-#: Seconds in which further signals are ignored, once the run is being left: they would cut the tidying up short.
+#: Seconds in which further signals are ignored once the run is stopping, because they would interrupt the clean-up.
 TIDYING = 5.0
 
 
-#: Windows has no alarms: there the current round may take as long as it needs.
+#: Windows has no alarms: there, the current round may take as long as it needs.
 _HAS_ALARM = hasattr(signal, "setitimer")
 
 
 class Stopped(KeyboardInterrupt):
-    """SIGINT or SIGTERM ended the run; what is written can be resumed."""
+    """SIGINT or SIGTERM ended the run; it can be resumed from what is written."""
 
     def __init__(self, number: int, message: str = "") -> None:
         super().__init__(message)
@@ -28,7 +28,7 @@ class Stopped(KeyboardInterrupt):
 
     @property
     def exit_code(self) -> int:
-        """What a shell expects of a process that a signal ended: 130 or 143."""
+        """The exit code that a shell expects from a process that a signal ended: 130 or 143."""
         return 128 + self.number
 
 
@@ -36,17 +36,17 @@ STARTING = "stopped while starting; nothing was written"
 
 
 class Stop:
-    """Whether somebody has asked to stop, and by which signal."""
+    """Whether the run was asked to stop, and by which signal."""
 
     def __init__(self, grace: float = GRACE) -> None:
         self.asked: int | None = None
         self.at_once = True
         self._grace = grace
-        self._left: float | None = None  # when Stopped was raised
+        self._left: float | None = None  # when the run began to tidy up
 
     def between_rounds(self) -> None:
-        """From now on, let signals only be remembered, for the caller to act on between two rounds."""
-        if self.asked is not None:  # the code that was interrupted has caught it
+        """From now on, only remember signals; the caller acts on them between two rounds."""
+        if self.asked is not None:  # the interrupted code has caught the exception
             raise Stopped(self.asked, STARTING)
         self.at_once = False
 
@@ -62,16 +62,20 @@ class Stop:
         if self.at_once:
             self._leave()
         _set_alarm(self._grace)
-        # Not through the console: the handler may have interrupted it in the middle of a line.
+        # Not through the console: this handler may have interrupted it in the middle of a line.
         os.write(2, b"\nstopping after this round; Ctrl-C again leaves at once\n")
 
     def on_alarm(self, _: int, __: FrameType | None) -> None:
-        """Handle the end of the time that the current round had."""
+        """Handle the alarm: the current round has used up its time."""
         self._leave()
 
     def _leave(self) -> None:
-        self._left = time.monotonic()
+        self.tidy_up()
         raise self.stopped()
+
+    def tidy_up(self) -> None:
+        """The run ends now: ignore signals for some seconds. One inside ray.shutdown() may leave it half done."""
+        self._left = time.monotonic()
 
     def stopped(self) -> Stopped:
         """Return the exception that ends the run."""
@@ -82,10 +86,10 @@ class Stop:
 def stopping(grace: float = GRACE, *, last: bool = False) -> Iterator[Stop]:
     """Let SIGINT and SIGTERM raise Stopped while a run starts; later they are remembered, see `Stop.between_rounds`.
 
-    If the caller does not act on them within `grace` seconds, or if a second SIGINT comes, Stopped is raised where the
-    process stands. Further ones are ignored while it tidies up; with `last`, until the process ends, also after a run
-    that came to its end: its exit code says so. Inside another `stopping`, that one's stop is used. Outside the main
-    thread signals are somebody else's: nothing is changed.
+    If the caller does not act on them within `grace` seconds, or if a second SIGINT comes, Stopped is raised at once,
+    wherever the process is. Further signals are ignored during the clean-up; with `last`, they are ignored until the
+    process ends, even after a run that has finished, so that its exit code stays right. Inside another `stopping`, that
+    one's Stop is used. Outside the main thread, signal handlers cannot be set, and nothing is changed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield Stop()
@@ -104,7 +108,7 @@ def stopping(grace: float = GRACE, *, last: bool = False) -> Iterator[Stop]:
     except KeyboardInterrupt as error:
         if isinstance(error, Stopped):
             raise
-        # Whatever a handler raises while Ray waits, Ray raises a KeyboardInterrupt of its own.
+        # Whatever a handler raises while Ray waits, Ray turns it into its own KeyboardInterrupt.
         raise stop.stopped() from None
     finally:
         if last:

@@ -1,6 +1,6 @@
 """The rounds of one run: each is run, reported to the callbacks, and written; after a failure, some are repeated.
 
-The federation is open and the folder there; how they come about is in `starting`.
+The federation and the folder already exist; `starting` creates them.
 """
 
 from collections.abc import Iterator
@@ -20,15 +20,15 @@ from rayfl.simulation.screen import Screen
 from rayfl.simulation.server import RoundRecord
 from rayfl.simulation.signals import Stop, Stopped
 
-#: How many times in a row the same round may fail before the run gives up: something kills its actors each time.
+#: How many times in a row a round may fail before the run gives up, because something kills its actors each time.
 MOST_LOSSES = 5
 
 
 class Simulation:
-    """One run, on its way from the last checkpoint to its last round.
+    """One run, from its last checkpoint to its last round.
 
-    A failure (a dead actor, a lost node) takes it back to the last checkpoint. Rounds that are repeated then give the
-    same bits, so each round is reported to the callbacks once, and written once.
+    After a failure (a dead actor, a lost node) it goes back to the last checkpoint. Repeated rounds give the same bits,
+    so each round is reported to the callbacks once, and written once.
     """
 
     def __init__(
@@ -58,10 +58,12 @@ class Simulation:
         self._recoveries: list[str] = []
 
     def run(self) -> None:
-        """Run all rounds that are left."""
+        """Run all remaining rounds."""
         begun = self._checkpoints.round
+        for note in self._prepared.dataset.notes:
+            self._screen.warn(note)
         self._restore()
-        if self._resumed:  # a new folder was made with it
+        if self._resumed:  # a new folder already has its config
             self._storage.write(CONFIG, config_file(self._config))
         if (names := self._prepared.partition.client_names) is not None:
             write_client_names(self._storage, names)
@@ -69,6 +71,7 @@ class Simulation:
             self._start_callbacks()
             while self._number <= self._last:
                 self._advance()
+            self._stop.tidy_up()
         if self._stopped is not None:
             self._screen.say(f"stopped early after round {self._last} of {self._config.rounds}: {self._stopped.reason}")
         if self._checkpoints.round > begun:
@@ -86,7 +89,7 @@ class Simulation:
     @contextmanager
     def _tables(self) -> Iterator[None]:
         config = self._config
-        # Without what may change from one resume to the next.
+        # Without the keys that may change when the run is resumed.
         note = {k: v for k, v in config.to_tree().items() if k not in ("name", "callbacks", "ray", "state", "output")}
         with RunWriter(
             self._storage,
@@ -97,6 +100,7 @@ class Simulation:
             config=note,
             metrics=self._prepared.facts.metrics,
             sketches=config.output.sketches > 0,
+            newcomers=config.arrive is not None,
             notes=self._prepared.fingerprints.note(),
         ) as self._writer:
             yield
@@ -110,7 +114,7 @@ class Simulation:
     # -- a round -----------------------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """Run the next round, after recovering from the last failure; a failure on the way is for the next call."""
+        """Recover from an earlier failure, if any, and run the next round. The next call handles a new failure."""
         try:
             if self._failed:
                 self._recover()
@@ -122,13 +126,14 @@ class Simulation:
             return
         self._number += 1
         if self._stop.asked and self._number <= self._last:
+            self._stop.tidy_up()
             raise Stopped(self._stop.asked)
 
     def _round(self) -> None:
         record = self._server.run_round(self._number)
         self._report(record)
         if self._number > self._written:
-            self._save_models()  # before the row: a run whose last row is there is complete
+            self._save_models()  # before the row, because a run whose last row is written counts as complete
             self._write(record)
         if self._stopped is not None and self._number == self._last:
             self._writer.flush()
@@ -151,13 +156,19 @@ class Simulation:
         if self._recoveries:
             record = replace(record, extras={**record.extras, "recoveries": self._recoveries})
         self._writer.write_round(
-            record.number, record.summary, record.clients, record.clusters, record.extras, record.sketches
+            record.number,
+            record.summary,
+            record.clients,
+            record.clusters,
+            record.extras,
+            record.sketches,
+            record.newcomers,
         )
         self._screen.show_round(record)
         self._written, self._failures, self._recoveries = self._number, 0, []
 
     def _write_checkpoint(self) -> None:
-        """Write one if it is time, or if the run ends here but could be given more rounds."""
+        """Write a checkpoint if it is due, or if the run ends here but could be given more rounds."""
         number, wanted = self._number, self._config.output.checkpoint_every != 0
         ends_early = number < self._config.rounds and (bool(self._stop.asked) or (number == self._last and wanted))
         if self._checkpoints.is_due(number) or ends_early:

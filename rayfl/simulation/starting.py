@@ -1,6 +1,6 @@
 """A run from its config, or from its folder: check everything, start the federation, then run the rounds.
 
-A run can be left at any moment, by choice or by kill -9, and resumed: its rows and its last checkpoint are on disk.
+A run can be stopped or killed (even with kill -9) at any moment and resumed: its rows and last checkpoint are on disk.
 """
 
 import json
@@ -29,9 +29,9 @@ Overrides = Sequence[str] | Mapping[str, Any]
 
 
 def simulate(config: Config, opener: OpenerOf, screen: Screen | None = None, callbacks: Sequence[Callback] = ()) -> Run:
-    """Run `config` on the federation that `opener` finds for it; bad input is refused before anything is written.
+    """Run `config` on the federation that `opener` returns for it; bad input is refused before anything is written.
 
-    `callbacks` are told of its rounds besides those that the config names.
+    `callbacks` are used in addition to those that the config names.
     """
     with stopping() as stop, exits_told():
         config = resolve(config)
@@ -47,15 +47,15 @@ def resume(
     screen: Screen | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Run:
-    """Go on with the run in the folder `path`, to the same bits.
+    """Continue the run in the folder `path`, with bit-identical results.
 
     Overrides may change how it is carried out (`ray`, `federation`, `callbacks`, ...) and give it more rounds.
     """
     screen = screen or Screen()
-    load_begun(path)  # what is no run folder gets no lock either
+    load_begun(path)  # do not create a lock in a folder that is not a run's
     storage = Storage(path)
     storage.check()
-    # The lock first: until then another process may go on with the run, and what was read would be out of date.
+    # Take the lock first: without it, another process may continue the run, and what we read would be out of date.
     with stopping() as stop, exits_told(), storage.locked():
         run = load_begun(path)
         config = load_config(run.config, overrides)
@@ -67,8 +67,8 @@ def resume(
         told = Callbacks(make_callbacks(config.callbacks, callbacks))
         checkpoints = Checkpoints(storage, config)
         begun = checkpoints.find()
-        sketches = config.output.sketches > 0
-        written = check_tables(storage, begun, config.method.name, config.seed, task_metrics(config.task), sketches)
+        which = {"sketches": config.output.sketches > 0, "newcomers": config.arrive is not None}
+        written = check_tables(storage, begun, config.method.name, config.seed, task_metrics(config.task), **which)
         if (then := written_config(storage)) is not None:
             refuse_changes(as_config(then, f"{storage.path}/rounds"), config)
         if (complete := _complete(run, config, written)) is not None:
@@ -82,17 +82,17 @@ def resume(
 
 
 def _complete(run: Run, config: Config, written: int) -> str | None:
-    """Say that a run is complete, unless it is given more rounds; None if there is something left to do."""
+    """Return a message if the run is complete and is not given more rounds; None if there is something left to do."""
     if config.rounds > run.config.rounds:
         return None
     stopped = run.stopped_early
     if stopped is not None and written >= stopped.round:
         return (
             f"the run was stopped early after round {stopped.round} of {stopped.rounds} and is complete:"
-            f" {stopped.reason}; to go on all the same, give it more rounds than that with rounds=..."
+            f" {stopped.reason}; to continue it anyway, give it more than {stopped.rounds} rounds with rounds=..."
         )
     if written >= config.rounds:
-        return f"all {config.rounds} rounds are there; raise them with rounds=..."
+        return f"all {config.rounds} rounds are done; for more rounds, give rounds=..."
     return None
 
 
@@ -106,11 +106,11 @@ def _carry_out(
     stop: Stop,
     passed: int = 0,
 ) -> Run:
-    """Run all rounds, or those after the checkpoint that was found, and write to `folder`, opened once all is ready.
+    """Run all rounds, or those after the checkpoint that was found; open `folder` only when everything else is ready.
 
-    Data load and the model is built in a thread of their own, while Ray and the actors start.
+    A separate thread loads the data and builds the model, while Ray and the actors start.
     """
-    opened = opener(config)  # imports Ray, if need be: before the loader's imports, or the two would hold each other up
+    opened = opener(config)  # may import Ray: do it before the loader's imports, or the two would block each other
     with ThreadPoolExecutor(1) as loader:
         loading = loader.submit(prepare, config)
         with opened(config, loading.result, screen) as (server, prepared):
@@ -119,7 +119,7 @@ def _carry_out(
             screen.say(f"training: {config.training}")
             if prepared.gpu_memory is not None:
                 screen.say(str(prepared.gpu_memory))
-            stop.between_rounds()  # before there is a folder, so that it never stays behind empty
+            stop.between_rounds()  # before the folder is created, so that no empty folder is left behind
             with folder(config) as storage:
                 checkpoints = Checkpoints(storage, config, prepared, found=found)
                 simulation = Simulation(
@@ -143,7 +143,7 @@ def _carry_out(
 
 @contextmanager
 def _how_to_go_on(storage: Storage, checkpoints: Checkpoints, stop: Stop) -> Iterator[None]:
-    """Let every end of a run that can be resumed say how."""
+    """Add to every error that ends a run how to resume the run."""
     try:
         yield
     except KeyboardInterrupt:
@@ -160,7 +160,7 @@ def _how_to_go_on(storage: Storage, checkpoints: Checkpoints, stop: Stop) -> Ite
 
 
 def refuse_unnamed_code(run: Run, overrides: Overrides) -> None:
-    """Import only what the user has named: a folder's config may be somebody else's."""
+    """Refuse to import code that the user has not named, because the folder's config may come from anybody."""
     code, named = named_code(run.config), _values(overrides)
     unnamed = {key: names for key, names in code.items() if not set(names) <= _names_in(named.get(key))}
     if unnamed:
@@ -172,7 +172,7 @@ def refuse_unnamed_code(run: Run, overrides: Overrides) -> None:
 
 
 def _values(overrides: Overrides) -> dict[str, Any]:
-    """Return overrides by dotted key, `method={"name": ...}` as method.name."""
+    """Return overrides by dotted key; `method={"name": ...}` becomes method.name."""
     found: dict[str, Any] = {}
     for key, value in parsed_overrides(overrides):
         found[key] = value
@@ -188,7 +188,7 @@ def _names_in(value: Any) -> set[str]:
 
 
 def _written(config: Config, key: str) -> str:
-    """Return the value of a key that names code, as an override has it."""
+    """Return the value of a key that names code, in the form of an override."""
     if key == "callbacks":
         return json.dumps([callback.model_dump() for callback in config.callbacks])
     found: Any = config

@@ -1,1 +1,1 @@
-"""Many runs from one file: the grid, the processes that carry out its runs, and the table on the screen."""
+"""Many runs from one file: the grid, the processes that run it, and the table on the screen."""

@@ -1,4 +1,4 @@
-"""What a person sees of a sweep: a live table of its runs on a terminal, plain lines where there is none."""
+"""What the user sees of a sweep: a live table of its runs on a terminal, plain lines otherwise."""
 
 import time
 from collections import Counter
@@ -21,7 +21,7 @@ _STYLES = {
     "stopped": "yellow",
     "skipped": "green",
 }
-#: Rows of the live table; of more runs, those that have just changed are shown.
+#: Maximum rows of the live table; if there are more runs, it shows those that changed most recently.
 _MOST_ROWS = 25
 
 
@@ -48,7 +48,7 @@ class Board:
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Keep the table up to date while inside."""
+        """Keep the table up to date within this block."""
         if self._quiet or not self._console.is_terminal:
             yield
             return
@@ -61,7 +61,7 @@ class Board:
         self._console.print(without_secrets(text), style="dim", markup=False, soft_wrap=True)
 
     def set(self, name: str, state: str, round: int | None = None, shown: str | None = None) -> None:
-        """Show a run's state, its last round and what it measured there."""
+        """Show a run's state, its last round and that round's metric."""
         row = self._rows[name]
         before = row.state
         row.state, row.changed = state, time.monotonic()

@@ -14,17 +14,29 @@ from rayfl.config import Config
 from rayfl.config.loading import config_tree, parsed_overrides
 from rayfl.errors import InputError, shown
 
-#: More runs than this in one sweep are a typing error, such as seed=0..99999.
+#: More runs than this in one sweep must be a typing error, such as seed=0..99999.
 MOST_RUNS = 10_000
 _MOST_NAME = 120
 _RANGE = re.compile(r"\s*(\d{1,18})\.\.(\d{1,18})\s*")
 #: Keys that hold keys: an entry `{name: fedavg}` of the axis `method` is the value of that key.
-_SECTIONS = ("data", "partition", "model", "method", "local", "participation", "evaluate", "ray", "state", "output")
+_SECTIONS = (
+    "data",
+    "partition",
+    "model",
+    "method",
+    "local",
+    "participation",
+    "arrive",
+    "evaluate",
+    "ray",
+    "state",
+    "output",
+)
 
 
 @dataclass(frozen=True)
 class Point:
-    """One run of a sweep: its folder's name, and the keys that make it differ from the others."""
+    """One run of a sweep: its folder's name, and the keys in which it differs from the other runs."""
 
     name: str
     overrides: dict[str, Any]
@@ -42,7 +54,7 @@ class Grid:
 def read_grid(
     given: str | Path | Mapping[str, Any] | Config | None, overrides: Sequence[str] | Mapping[str, Any] = ()
 ) -> Grid:
-    """Read a config whose `sweep` section holds axes, with overrides: several values of a key make an axis of it.
+    """Read a config whose `sweep` section holds axes, with overrides; an override with several values is an axis too.
 
     >>> grid = read_grid({"sweep": {"method.name": ["fedavg", "local"]}}, ["seed=0..2", "rounds=5"])
     >>> [point.name for point in grid.points][:3], grid.overrides
@@ -69,7 +81,7 @@ def read_grid(
 def _axes_of(section: Any) -> dict[str, list[Any]]:
     if section is None:
         return {}
-    if isinstance(section, list):  # one axis, whose entries are whole groups
+    if isinstance(section, list):  # one axis, whose entries are groups of keys
         section = {"group": section}
     if not isinstance(section, dict):
         raise InputError(f"sweep={shown(section)}: write keys with lists of values, such as seed: [0, 1, 2]")
@@ -84,7 +96,7 @@ def _axes_of(section: Any) -> dict[str, list[Any]]:
 
 
 def _given_values(overrides: Sequence[str] | Mapping[str, Any]) -> list[tuple[str, list[Any]]]:
-    """Return the values of each override; text has them separated by commas, Python as a list."""
+    """Return the values of each override: separated by commas in text, a list in Python."""
     if isinstance(overrides, Mapping):
         return [(key, _several(value)) for key, value in overrides.items()]
     found = []
@@ -105,7 +117,7 @@ def _several(value: Any) -> list[Any]:
 
 
 def _range(text: str) -> list[Any]:
-    """Return the whole numbers of `0..4`, both ends included; nothing if the text is no range."""
+    """Return the integers of `0..4`, both ends included; an empty list if the text is not a range."""
     match = _RANGE.fullmatch(text)
     if match is None:
         return []
@@ -135,7 +147,7 @@ def _split(text: str) -> list[Any]:
 
 
 def _settings(axis: str, entry: Any) -> dict[str, Any]:
-    """Return the keys that an entry of an axis sets: the axis itself, or those of a whole group."""
+    """Return the keys that an entry of an axis sets: the axis itself, or the keys of a group."""
     if not isinstance(entry, Mapping) or axis in _SECTIONS:
         return {axis: entry}
     if not entry:
@@ -154,7 +166,7 @@ def _combined(choice: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
 
 
 def _named(combined: list[dict[str, Any]]) -> list[Point]:
-    """Give each run the name of a folder, made of what it sets; the same settings always give the same name."""
+    """Give each run a folder name made from its settings; the same settings always give the same name."""
     texts = [json.dumps(settings, sort_keys=True, default=str) for settings in combined]
     for text, times in Counter(texts).items():
         if times > 1:
@@ -170,7 +182,7 @@ def _named(combined: list[dict[str, Any]]) -> list[Point]:
 
 
 def _short(key: str, value: Any) -> str:
-    """Return a setting as part of a folder's name. Without '=': on a command line, that would be a key."""
+    """Return a setting as part of a folder's name, without '=': on a command line, that would look like an override."""
     last = key.rpartition(".")[2]
     if isinstance(value, Mapping):
         return "-".join(_short(str(inner), each) for inner, each in value.items())

@@ -1,8 +1,8 @@
-"""What a sweep has to do: its runs with their configs, and what is left of each after an earlier start of the sweep.
+"""What a sweep has to do: its runs with their configs, and how far each run got in an earlier start of the sweep.
 
 runs/mine/sweep.json          the config of every run of the sweep mine.yaml
 runs/mine/fedac-seed0/        a run's folder, as `rayfl run` makes it
-runs/mine/failures/*.txt      why a run failed; it is tried again only when that is asked for
+runs/mine/failures/*.txt      why a run failed; it is tried again only with --retry
 """
 
 import json
@@ -34,11 +34,11 @@ class PlannedRun:
 
 
 def planned(grid: Grid, name: str) -> list[PlannedRun]:
-    """Return the runs of a grid, checked as far as that takes no data; `name` is that of the sweep's folder."""
+    """Return the runs of a grid, after all checks that need no data; `name` is the sweep's folder."""
     runs, faults = [], []
     for point in grid.points:
         try:
-            # In two steps: a point may name another method or partition than the common part.
+            # In two steps, because a point may name another method or partition than the common part.
             config = load_config(config_tree(grid.common, grid.overrides), point.overrides)
             folder = below(config.output.dir, config.name or name)
             config = load_config(config, {"name": point.name, "output.dir": folder})
@@ -47,7 +47,7 @@ def planned(grid: Grid, name: str) -> list[PlannedRun]:
         except InputError as error:
             faults += [line if len(grid.points) == 1 else f"{point.name}: {line}" for line in error.lines]
     if len({run.config.output.dir for run in runs}) > 1:
-        faults.append("output.dir and name are of the whole sweep: give them one value")
+        faults.append("output.dir and name apply to the whole sweep: give each of them one value")
     if faults:
         more = [f"... and {len(faults) - _MOST_LINES} more lines"] if len(faults) > _MOST_LINES else []
         raise InputError(*faults[:_MOST_LINES], *more)
@@ -55,19 +55,19 @@ def planned(grid: Grid, name: str) -> list[PlannedRun]:
 
 
 def below(folder: str, name: str) -> str:
-    """Return the path, or the URI, of a folder inside another; the options of a URI stay at its end."""
+    """Return the path or URI of a folder inside another; the options of a URI stay at its end."""
     path, mark, options = folder.partition("?") if "://" in folder else (folder, "", "")
     return f"{path.rstrip('/')}/{name}{mark}{options}"
 
 
 class SweepFolder:
-    """The folder of a sweep: which runs it has, and how far each is."""
+    """The folder of a sweep: its runs and their progress."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
 
     def agree(self, runs: Iterable[PlannedRun]) -> None:
-        """Refuse runs that were planned otherwise when they began; then write down what is planned."""
+        """Refuse runs that started with another config; then write the configs to the manifest."""
         known = self._manifest()
         faults = []
         for run in runs:
@@ -79,7 +79,7 @@ class SweepFolder:
         self.storage.write(MANIFEST, json.dumps({"runs": known}, indent=1).encode())
 
     def state(self, run: PlannedRun) -> State:
-        """Return how far a run is."""
+        """Return a run's state."""
         if self.storage.exists(self._failure(run.name)):
             return "failed"
         if not self.storage.exists(f"{run.name}/config.yaml"):
@@ -89,7 +89,7 @@ class SweepFolder:
         return "done" if complete and begun.config.rounds >= run.config.rounds else "unfinished"
 
     def note_failure(self, name: str, message: str) -> None:
-        """Remember why a run failed."""
+        """Record why a run failed."""
         self.storage.write(self._failure(name), message.encode())
 
     def failure(self, name: str) -> str:
@@ -118,7 +118,7 @@ class SweepFolder:
     def _changes(self, run: PlannedRun, then: Any) -> list[str]:
         where = f"{self.storage.path}/{run.name}"
         if not isinstance(then, Mapping):
-            return [f"{where} is there already and is not of this sweep: give the sweep another name, or move it away"]
+            return [f"{where} exists and does not belong to this sweep: give the sweep another name, or move it away"]
         try:
             refuse_changes(as_config(then, f"{self.storage.path}/{MANIFEST}"), run.config)
         except InputError as error:

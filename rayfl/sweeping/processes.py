@@ -1,4 +1,4 @@
-"""The processes that carry out a sweep's runs, as the sweep sees them: it sends runs and gets reports."""
+"""The processes that carry out a sweep's runs, from the sweep's side: it sends them runs and receives reports."""
 
 import json
 import os
@@ -14,13 +14,13 @@ from typing import Any
 
 from rayfl.sweeping.plan import PlannedRun
 
-#: One thread in each: several runs share the machine's cores.
+#: One thread per process, because several runs share the machine's cores.
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a runner has said: ready, round, warning, done, failed, stopped; or ended, when its process has."""
+    """A message from a runner: ready, round, warning, done, failed or stopped; or ended, after its process ended."""
 
     runner: "Runner"
     event: str
@@ -28,7 +28,7 @@ class Report:
 
 
 class Runner:
-    """One process, and the run that it has in hand."""
+    """One process, and the run that it is working on."""
 
     def __init__(self, reports: "queue.Queue[Report]", log: Path, environment: dict[str, str]) -> None:
         self.run: PlannedRun | None = None
@@ -41,14 +41,14 @@ class Runner:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                # Not in this process's group: Ctrl-C is for the sweep, which then asks its runners to stop.
+                # In its own process group: Ctrl-C must reach only the sweep, which then asks its runners to stop.
                 start_new_session=True,
                 env={**os.environ, **_ONE_THREAD, **environment},
             )
         threading.Thread(target=self._listen, args=(reports,), daemon=True).start()
 
     def send(self, run: PlannedRun, order: dict[str, Any]) -> None:
-        """Hand over a run."""
+        """Send a run to the process."""
         self.run = run
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # it has ended, and its last report says so
@@ -56,12 +56,12 @@ class Runner:
             self._process.stdin.flush()
 
     def ask_to_stop(self) -> None:
-        """Let the round in hand end and a checkpoint be written."""
+        """Ask the process to finish the current round, write a checkpoint and stop."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
 
     def close(self, timeout: float) -> None:
-        """Wait for the process to end by itself, once it has no more to do; then kill it."""
+        """Wait until the process ends by itself; kill it after `timeout` seconds."""
         if self._process.stdin is not None and self.run is None:
             with suppress(BrokenPipeError):
                 self._process.stdin.close()

@@ -1,7 +1,8 @@
 """A process that carries out runs of a sweep, one after the other: `python -m rayfl.sweeping.runner`.
 
-Each line of its input is a run, as JSON; each line of its output says what happened. torch is imported once, and actors
-serve one run after the other. It ends when its input ends, even in the middle of a run: the sweep was killed then.
+Each line of its input is a run, as JSON; each line of its output is a report. torch is imported only once, and actors
+are reused from run to run. The process ends when its input ends, even in the middle of a run, because then the sweep
+was killed.
 """
 
 import json
@@ -22,13 +23,13 @@ from rayfl.simulation.server import RoundRecord
 from rayfl.simulation.signals import Stopped
 from rayfl.simulation.starting import resume, simulate
 
-#: Seconds between two reports of a run's rounds, at least.
+#: Minimum seconds between two reports of a run's rounds.
 REPORT_EVERY = 0.2
 
 
 def main() -> None:
     """Carry out runs until there are no more."""
-    # What a user's code prints must not get between the reports.
+    # Output printed by the user's code must not mix with the reports.
     reports = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
 
@@ -57,7 +58,7 @@ def main() -> None:
 def _read_orders(orders: "queue.Queue[dict[str, Any] | None]") -> None:
     for line in sys.stdin:
         orders.put(json.loads(line))
-    if orders.unfinished_tasks:  # nobody is there to report to; what is on disk can be resumed
+    if orders.unfinished_tasks:  # nobody reads the reports any more; the run on disk can be resumed
         os._exit(1)
     orders.put(None)
 
@@ -66,7 +67,7 @@ def _carry_out(order: dict[str, Any], screen: "Reporter", stack: ExitStack) -> N
     actors = order["actors"]
 
     def opener(_: Config) -> Opener:
-        """Let the sweep say where clients train; the run's own config stays as the user has it."""
+        """Let the sweep decide where clients train; the run's config stays as the user wrote it."""
         return _on_ray(actors, stack) if actors else opened_here
 
     if order["path"] is None:
@@ -76,7 +77,7 @@ def _carry_out(order: dict[str, Any], screen: "Reporter", stack: ExitStack) -> N
 
 
 def _on_ray(actors: int, stack: ExitStack) -> Opener:
-    """Return what opens a federation on the sweep's Ray, whose actors stay for the next run of this process."""
+    """Return a function that starts a federation on the sweep's Ray; its actors stay for this process's next run."""
     from rayfl.actors.cluster import connected, session
     from rayfl.actors.idle import IDLE
     from rayfl.actors.opening import opened_on_ray
@@ -100,11 +101,11 @@ class Reporter(Screen):
         self._next = 0.0
 
     def warn(self, text: str) -> None:
-        """Report what deserves a look."""
+        """Report a warning."""
         self._report("warning", message=text)
 
     def show_round(self, record: RoundRecord) -> None:
-        """Report a round, unless the last report was a moment ago."""
+        """Report a round, unless the last report was very recent."""
         super().show_round(record)
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + REPORT_EVERY

@@ -1,7 +1,7 @@
-"""A sweep from its file to its last run: side by side as far as the machine or the cluster allows.
+"""Carries out a sweep: as many runs at a time as the machine or the cluster allows.
 
-Runs give the same bits as one by one: a run's numbers do not depend on where its clients train. A sweep can be stopped
-or killed at any moment; started again it skips what is done and goes on with what was begun.
+The results are bit-identical to those of single runs, because they do not depend on where clients train. A sweep can be
+stopped or killed at any moment; when it is started again, it skips complete runs and resumes unfinished ones.
 """
 
 import os
@@ -27,13 +27,13 @@ from rayfl.sweeping.grid import read_grid
 from rayfl.sweeping.plan import PlannedRun, SweepFolder, below, planned
 from rayfl.sweeping.processes import Report, Runner
 
-#: Memory that a process with torch takes before it has any data; more runners than fit are not started.
+#: Memory of a process with torch before it has any data; no more runners are started than fit.
 RUNNER_BYTES = 700 * 2**20
 
 
 @dataclass(frozen=True)
 class Placement:
-    """How the runs are spread: so many at a time, each on so many client actors, or in its runner's own process (0)."""
+    """How runs are spread: `jobs` at a time, each on `actors` client actors (0: in the runner's own process)."""
 
     jobs: int
     actors: int
@@ -42,7 +42,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class SweepResult:
-    """What became of a sweep: its folder, the runs that are complete, and why the others failed."""
+    """The result of a sweep: its folder, the complete runs, and why the others failed."""
 
     path: str
     runs: list[Run]
@@ -57,7 +57,7 @@ def sweep(
     retry: bool = False,
     quiet: bool = False,
 ) -> SweepResult:
-    """Carry out every run of a grid; `retry` tries those again that failed before."""
+    """Carry out every run of a grid; with `retry`, runs that failed before are tried again."""
     if jobs is not None and jobs < 1:
         raise InputError(f"jobs={jobs}: at least one run at a time is needed")
     name = Path(given).stem if isinstance(given, str | Path) else "sweep"
@@ -85,7 +85,7 @@ def sweep(
 
 
 class Scheduler:
-    """Hands runs to runners, and takes their reports."""
+    """Gives runs to runners, and handles their reports."""
 
     def __init__(self, folder: SweepFolder, board: Board, retry: bool) -> None:
         self._folder, self._board, self._retry = folder, board, retry
@@ -99,7 +99,7 @@ class Scheduler:
         if not waiting:
             return
         with placed(waiting, jobs) as placement, tempfile.TemporaryDirectory(prefix="rayfl-sweep-") as logs:
-            where = "in a process of its own" if placement.actors == 0 else f"on {placement.actors} client actors"
+            where = "in its own process" if placement.actors == 0 else f"on {placement.actors} client actors"
             self._board.say(f"{len(waiting)} runs, up to {placement.jobs} at a time, each {where}")
             try:
                 self._work(waiting, placement, Path(logs))
@@ -136,7 +136,7 @@ class Scheduler:
         order["config"] = run.config.model_dump(mode="json", exclude_none=True)
         if self._folder.state(run) == "unfinished":
             order["path"] = below(run.config.output.dir, run.name)
-            # Code of the user's own is named again: the sweep's file does so, and it is the user's.
+            # A resume must name the user's code again; the sweep's file names it, and that file is the user's.
             order["overrides"] = {"rounds": run.config.rounds, **_named_again(run.config)}
         self._board.set(run.name, "running")
         runner.send(run, order)
@@ -160,7 +160,7 @@ class Scheduler:
         elif report.event == "failed":
             self._note_failure(run, report.what["message"])
             runner.run = None
-        elif report.event == "stopped":  # somebody has stopped this process alone
+        elif report.event == "stopped":  # a signal has stopped this process only
             self._note_failure(run, "it was stopped by a signal")
             runner.run = None
 
@@ -173,7 +173,7 @@ class Scheduler:
         self._board.set(name, "failed", shown=message.strip().splitlines()[0][:100] if message.strip() else "")
 
     def _stop(self) -> None:
-        """Let every run end its round and write a checkpoint; kill those that take too long."""
+        """Let every run finish its round and write a checkpoint; kill those that take too long."""
         for runner in self._runners:
             runner.ask_to_stop()
         end = time.monotonic() + GRACE + 5
@@ -183,7 +183,7 @@ class Scheduler:
 
 @contextmanager
 def placed(runs: Sequence[PlannedRun], jobs: int | None) -> Iterator[Placement]:
-    """Find how to spread the runs; start a Ray for all of them, if they need one."""
+    """Decide how to spread the runs; start one Ray for all of them, if they need it."""
     configs = [run.config for run in runs]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     room = max(1, int((memory_here() or RUNNER_BYTES) // (2 * RUNNER_BYTES)))
@@ -202,18 +202,18 @@ def placed(runs: Sequence[PlannedRun], jobs: int | None) -> Iterator[Placement]:
             at_once = min(most, slots)
             yield Placement(at_once, slots // at_once, {"RAY_ADDRESS": gcs_address()})
         else:
-            actors_that_fit(first.ray, None)  # refuses what can never be placed
+            actors_that_fit(first.ray, None)  # refuses a number of actors that can never fit
             yield Placement(max(1, min(most, slots // each)), each, {"RAY_ADDRESS": gcs_address()})
 
 
 def _needs_no_ray(config: Config) -> bool:
-    """Whether one process on this machine does as well for a run as client actors would."""
+    """Whether a run can use one process on this machine as well as client actors."""
     ray = config.ray
     return runs_here(config) and ray.actors in (None, 1) and not (ray.gpu_share or ray.resources or ray.placement_group)
 
 
 def _named_again(config: Config) -> dict[str, Any]:
-    """Return the keys with which a config names code to be imported, as overrides for a resume."""
+    """Return the keys in which a config names code to import, as overrides for a resume."""
     tree = config.model_dump(mode="json")
     found = {}
     for key in named_code(config):

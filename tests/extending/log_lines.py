@@ -1,4 +1,4 @@
-"""A callback of one's own: a line per round in a log file, which goes on after a crash."""
+"""Your own callback: a line per round in a log file, which continues after a crash."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""A regression task with a metric of its own: MSE and R2 come with `Regression`, the median error is added."""
+"""A regression task with its own metric: MSE and R2 come with `Regression`, the median error is added."""
 
 import numpy as np
 

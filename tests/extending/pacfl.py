@@ -24,12 +24,12 @@ class PACFL(Clustered):
 
     def round(self, cohort):
         if self.fed.round == 1:
-            everybody = np.arange(self.fed.clients)
+            everybody = self.fed.present
             bases = self.fed.map(everybody, main_directions, np.array(self.options.directions))
             cosines = np.linalg.svd(np.einsum("iad,jbd->ijab", bases, bases), compute_uv=False)[..., 0]
             angles = np.arccos(np.clip((cosines + cosines.T) / 2, 0, 1))
             np.fill_diagonal(angles, 0)
             tree = linkage(squareform(angles, checks=False), "average")
-            self.state.assignment[:] = fcluster(tree, self.options.clusters, "maxclust") - 1
+            self.state.assignment[everybody] = fcluster(tree, self.options.clusters, "maxclust") - 1
         self.local_training(cohort, start=self.centres())
         self.recentre(cohort)

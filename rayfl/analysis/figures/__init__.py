@@ -1,4 +1,4 @@
-"""Figures for papers: matplotlib functions that return Axes, one per kind of figure. They draw what `views` finds.
+"""Figures for papers: matplotlib functions that return Axes, one per kind of figure. They draw the data of `views`.
 
     from rayfl.analysis import figures
 

@@ -1,4 +1,4 @@
-"""Figures of how clients fare: the distribution of a metric over them, and the worst of them."""
+"""Figures about clients: the distribution of a metric over clients, and the worst clients."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -44,9 +44,9 @@ def worst_clients(
     names: Mapping[str, str] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw the clients that are worst off, worst first: the mean over runs at each rank, a line per label.
+    """Draw the clients with the worst values, worst first: the mean over runs at each rank, a line per label.
 
-    Of a single run, the axis names the clients.
+    For a single run, the axis shows the clients' numbers.
     """
     found = views.worst_clients(runs, metric, count)
     refuse_empty(found, _NO_VALUES)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rayfl.results import Run
 
 NO_CLUSTERS = "the run has no clusters"
-_MOST_CELLS = 400  # of a contingency table, in which the counts are written
+_MOST_CELLS = 400  # up to this number of cells, a contingency table has the counts written in them
 
 
 def cluster_sizes(run: "Run", *, kind: Literal["stacked", "lines"] = "stacked", ax: Axes | None = None) -> Axes:
@@ -60,7 +60,7 @@ def cluster_sizes(run: "Run", *, kind: Literal["stacked", "lines"] = "stacked", 
 
 
 def cluster_numbers(runs: "Sequence[Run]", *, names: Mapping[str, str] | None = None, ax: Axes | None = None) -> Axes:
-    """Draw the number of clusters over rounds, a line per label; dashed, the number planted, if all have the same."""
+    """Draw the number of clusters over rounds, a line per label; a dashed line shows the number of planted clusters."""
     refuse_empty(views.curves(runs, "clusters"), NO_CLUSTERS)
     ax = curves(runs, "clusters", names=names, ax=ax)
     planted = {run.clients["true_cluster"].nunique() for run in runs} - {0}
@@ -95,12 +95,12 @@ def agreement(run: "Run", measures: Sequence[str] = ("ari", "nmi", "misclusterin
 def moves(run: "Run", *, ax: Axes | None = None) -> Axes:
     """Draw a strip per client: its cluster in each round by colour, grey where it is not known.
 
-    Clients stand in order of their planted cluster, shown on the left, and of their last cluster.
+    Clients stand in order of their last planted cluster, shown on the left, and of their last cluster.
     """
     found = views.moves(run)
     refuse_empty(found, NO_CLUSTERS)
     ax = axes(ax)
-    truth = run.clients.drop_duplicates("client").set_index("client")["true_cluster"].reindex(found.index)
+    truth = views.last_truth(run).reindex(found.index)
     planted = truth.fillna(-1).to_numpy(dtype=np.int64)
     clusters = found.astype("float64").to_numpy(na_value=np.nan)
     last = found.ffill(axis=1).iloc[:, -1].fillna(-1).to_numpy(dtype=np.int64)
@@ -127,7 +127,7 @@ def moves(run: "Run", *, ax: Axes | None = None) -> Axes:
 
 
 def contingency(run: "Run", round: int | None = None, *, ax: Axes | None = None) -> Axes:
-    """Draw how many clients of each planted cluster are in each found one; the count is written into each cell."""
+    """Draw how many clients of each planted cluster are in each found cluster; each cell shows the count."""
     found = views.contingency(run, round)
     refuse_empty(found, "the run has no clusters, or none are planted")
     ax = axes(ax)
@@ -148,7 +148,7 @@ def contingency(run: "Run", round: int | None = None, *, ax: Axes | None = None)
 
 
 def side_strip(ax: Axes, clusters: np.ndarray, side: Literal["left", "top"]) -> None:
-    """Put a thin strip beside an image that shows the cluster of each of its rows or columns by colour."""
+    """Draw a thin strip beside an image; it shows the cluster of each row or column by colour."""
     most = max(int(clusters.max()), 0)
     shown = np.ma.masked_less(clusters, 0)
     box = (-0.035, 0.0, 0.025, 1.0) if side == "left" else (0.0, 1.01, 1.0, 0.025)

@@ -1,4 +1,4 @@
-"""Figures of what results cost: a metric against bytes or seconds, the way to a target, and recoveries."""
+"""Figures about costs: a metric against bytes or seconds, the cost to reach a target, and recoveries."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
@@ -15,7 +15,7 @@ from rayfl.errors import InputError
 if TYPE_CHECKING:
     from rayfl.results import Run
 
-#: What may be spent: the column, what it is divided by, and its name.
+#: What can be spent: by column, the unit it is divided by, and its name.
 _SPENT = {
     "bytes": (1e6, "MB sent and received"),
     "bytes_up": (1e6, "MB sent by clients"),
@@ -40,7 +40,7 @@ def cost(
     refuse_empty(found, "no run has been evaluated yet")
     ax = axes(ax)
     for number, (label, rows) in enumerate(found.groupby("label", sort=False)):
-        # A round that some seeds have not reached would let the line jump.
+        # Rounds that not all seeds have reached are left out: the line would jump there.
         runs_there = rows.groupby("round")["run"].transform("nunique")
         there = rows[runs_there == runs_there.max()]
         means = there.groupby("round", as_index=False).mean(numeric_only=True)
@@ -61,9 +61,9 @@ def time_to_target(
     names: Mapping[str, str] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw what each run spent to reach a target: a dot per run, a bar at their mean where all reach it.
+    """Draw what each run spent to reach a target: a dot per run, and a bar at the mean if all runs reach it.
 
-    Beside each label stands how many runs reach it, where some do not.
+    If some runs of a label do not reach it, the figure says how many do.
     """
     unit, name = _known(spent, ("round", "bytes", "seconds"))
     found = views.time_to_target(runs, target, metric)
@@ -87,9 +87,9 @@ def time_to_target(
 
 
 def recoveries(run: "Run", metric: str = "accuracy", *, ax: Axes | None = None) -> Axes:
-    """Draw a metric over rounds with a line where the run recovered from a failure; the number of failures above."""
+    """Draw a metric over rounds, with a line at each recovery from a failure, and above it the number of failures."""
     found = views.recoveries(run)
-    refuse_empty(found, "the run has recovered from nothing")
+    refuse_empty(found, "the run had no failures to recover from")
     ax = curves([run], metric, ax=ax)
     for number, count in found.groupby("round").size().items():
         ax.axvline(float(str(number)), color=RULE, linestyle="--", linewidth=0.8, zorder=0)

@@ -1,4 +1,4 @@
-"""Figures of what methods decide by: granularity and number of clusters (FedAC), Hopkins statistic (FedTSDP)."""
+"""Figures of how methods decide: granularity and number of clusters (FedAC), Hopkins statistic (FedTSDP)."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -43,9 +43,9 @@ def granularity(run: "Run", *, ax: Axes | None = None) -> Axes:
 def granularity_by_number(
     runs: "Sequence[Run]", *, names: Mapping[str, str] | None = None, ax: Axes | None = None
 ) -> Axes:
-    """Draw the clusters' mean granularity in the last round against the number of clusters that runs began with.
+    """Draw the clusters' mean granularity in the last round against the number of clusters at the start.
 
-    Bars are the standard deviation over clusters, the root of the variance; over seeds, both are averaged.
+    Bars are the standard deviation over clusters. Mean and variance are averaged over seeds.
     """
     found = views.granularity_by_number(runs)
     refuse_empty(found, _NOT_REPORTED)

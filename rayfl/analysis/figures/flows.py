@@ -25,9 +25,9 @@ _MOST_COLUMNS = 12  # rounds whose bars are drawn and named
 
 
 def flows(run: "Run", rounds: Sequence[int] | None = None, *, ax: Axes | None = None) -> Axes:
-    """Draw clusters as bars in each of these rounds, and the clients that went from one to another as bands.
+    """Draw clusters as bars in each of these rounds, and clients that move from one cluster to another as bands.
 
-    Without `rounds`, all in which the tables have every client are drawn.
+    Without `rounds`, all rounds are drawn in which the tables have every client.
     """
     where = _known(run)
     chosen = list(where.columns) if rounds is None else list(rounds)
@@ -50,7 +50,7 @@ def flows(run: "Run", rounds: Sequence[int] | None = None, *, ax: Axes | None = 
 
 
 def against_truth(run: "Run", round: int | None = None, *, ax: Axes | None = None) -> Axes:
-    """Draw clients as bands from their planted cluster, on the left, to the found one, on the right."""
+    """Draw clients as bands from their planted cluster, on the left, to their found cluster, on the right."""
     rows = views.clients_at(run, round).set_index("client")[["true_cluster", "cluster"]]
     refuse_empty(rows.dropna(), "the run has no clusters, or none are planted")
     ax = _columns(axes(ax), rows.fillna(_NONE).astype(int), np.array([0.0, 1.0]), bars=True)
@@ -60,7 +60,7 @@ def against_truth(run: "Run", round: int | None = None, *, ax: Axes | None = Non
 
 
 def paths(run: "Run", *, ax: Axes | None = None) -> Axes:
-    """Draw a line per client through its clusters over rounds; those of a cluster lie side by side, as a bold line."""
+    """Draw a line per client through its clusters over rounds; the lines of a cluster lie next to each other."""
     where = _known(run)
     ax = axes(ax)
     clusters = np.unique(where.to_numpy())
@@ -93,7 +93,7 @@ def _known(run: "Run") -> pd.DataFrame:
 
 
 def _columns(ax: Axes, where: pd.DataFrame, places: np.ndarray, bars: bool) -> Axes:
-    """Draw a stack of clusters per column of `where`, and bands of as many clients as go from one to the next."""
+    """Draw a stack of clusters per column of `where`, and bands for the clients that move between two columns."""
     values = where.to_numpy()
     clusters = np.unique(values)
     gap = 0.02 * len(where) if bars else 0.0

@@ -1,4 +1,4 @@
-"""Heat maps of how like each other clients or clusters are."""
+"""Heat maps of the similarity between clients or clusters."""
 
 from typing import TYPE_CHECKING
 
@@ -26,10 +26,10 @@ def similarity(
     cluster: int | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw a matrix between clients: the darker, the more alike. Strips show found (left) and planted clusters (top),
-    where there are several.
+    """Draw a matrix between clients: darker means more similar. Strips show found (left) and planted clusters (top),
+    if there are several.
 
-    `of` is a run that reports a matrix, or a matrix: of `views.label_divergence`, `views.centre_similarity` or
+    `of` is a run that reports a matrix, or a matrix from `views.label_divergence`, `views.centre_similarity` or
     `views.sketch_similarity`. With `cluster`, only its clients are drawn.
     """
     matrix = of.ordered(order) if isinstance(of, views.Matrix) else views.similarity(of, round, order)
@@ -39,7 +39,7 @@ def similarity(
     if cluster is not None:
         if cluster not in matrix.cluster:
             there = np.unique(matrix.cluster[matrix.cluster >= 0]).tolist()
-            raise InputError(f"cluster={cluster}: nobody is in it; there are {there}")
+            raise InputError(f"cluster={cluster}: no client is in it; there are the clusters {there}")
         matrix = matrix.only(np.flatnonzero(matrix.cluster == cluster))
     ax = axes(ax)
     map_, low, high = _range(matrix)
@@ -60,7 +60,7 @@ def similarity(
 
 
 def _range(matrix: views.Matrix) -> tuple[Colormap | str, float, float]:
-    """Return the colours and their range. The diagonal, everyone with itself, does not count for distances."""
+    """Return the colour map and its range. For distances, the diagonal (each member with itself) does not count."""
     values = matrix.values
     if matrix.is_similarity and values.min() < -0.05:
         return "RdBu_r", -1.0, 1.0
@@ -71,7 +71,7 @@ def _range(matrix: views.Matrix) -> tuple[Colormap | str, float, float]:
 
 
 def _ticks(ax: Axes, matrix: views.Matrix, order: views.Order, pad: float) -> None:
-    """Name the members where there is room, and no row where another order would make numbers of rows misleading."""
+    """Label the members if there is room; else number the rows, but only if they are in order of client numbers."""
     if len(matrix) <= _MOST_TICKS:
         names = [str(member) for member in matrix.members]
         ax.set_xticks(range(len(matrix)), names)

@@ -1,4 +1,4 @@
-"""Figures of how good models are: curves, bars at the end, differences to a baseline, sensitivity to a config key."""
+"""Figures about performance: curves, final values, differences to a baseline, sensitivity to a config key."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ def curves(
     names: Mapping[str, str] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw a metric over rounds, a line per label: the mean over seeds, and a band where there are several.
+    """Draw a metric over rounds, a line per label: the mean over seeds, and a band if there are several seeds.
 
     The band is one sample standard deviation to both sides, or the range. `names` renames labels in the legend.
     """
@@ -87,7 +87,7 @@ def paired_differences(
 ) -> Axes:
     """Draw each run's difference to the baseline's run of the same seed: a dot per seed, a bar at their mean."""
     found = views.paired_differences(runs, baseline, metric)
-    refuse_empty(found, f"no run has a partner of its seed among those of {baseline}")
+    refuse_empty(found, f"no run has the same seed as a run of {baseline}")
     ax = axes(ax)
     labels = list(dict.fromkeys(found["label"]))
     ax.axvline(0, color=RULE, linewidth=0.8, zorder=0)
@@ -112,7 +112,8 @@ def sensitivity(
 ) -> Axes:
     """Draw a metric at the last evaluated round over the values of a config key, a line per label.
 
-    Values that span more than a factor of 20 stand on a logarithmic axis; values that are no numbers side by side.
+    If the values span more than a factor of 20, the axis is logarithmic; values that are not numbers are equally
+    spaced.
     """
     found = views.sensitivity(runs, key, metric, band)
     refuse_empty(found, _NOT_EVALUATED)
@@ -138,7 +139,7 @@ def sensitivity(
 
 
 def _value_axis(ax: Axes, values: list[float]) -> None:
-    """Put the ticks at the values that were tried."""
+    """Put the ticks at the values that occur."""
     if values[0] > 0 and values[-1] / values[0] > 20:
         ax.set_xscale("log")
         ax.xaxis.set_minor_locator(NullLocator())
@@ -152,7 +153,7 @@ def _value_axis(ax: Axes, values: list[float]) -> None:
 
 
 def _bars(found: pd.DataFrame, hue: str, ax: Axes, names: Mapping[str, str] | None, shown: object) -> Axes:
-    """Draw groups of bars by label, in each a bar per value of `hue`."""
+    """Draw a group of bars per label, with one bar per value of `hue`."""
     labels, hues = list(dict.fromkeys(found["label"])), list(dict.fromkeys(found[hue]))
     width = 0.8 / len(hues)
     for number, name in enumerate(hues):

@@ -1,4 +1,4 @@
-"""Figures of who has samples of which class: a heat map over clients, and bars per client or cluster."""
+"""Figures of the classes of clients' samples: a heat map over clients, and bars per client or cluster."""
 
 from typing import TYPE_CHECKING, Literal
 
@@ -22,9 +22,9 @@ _MOST_NAMES = 30  # bars whose names fit
 def label_distribution(
     run: "Run", split: views.Split = "train", *, trust: bool = False, ax: Axes | None = None
 ) -> Axes:
-    """Draw how many samples of each class every client has; clients in order of planted clusters, shown above."""
+    """Draw how many samples of each class every client has; clients are sorted by planted cluster, shown above."""
     counts = views.label_distribution(run, split, trust)
-    truth = run.clients.drop_duplicates("client").set_index("client")["true_cluster"].reindex(counts.index)
+    truth = views.last_truth(run).reindex(counts.index)
     planted = truth.fillna(-1).to_numpy(dtype=np.int64)
     order = np.argsort(planted, kind="stable")
     ax = axes(ax)
@@ -53,7 +53,7 @@ def label_bars(
     trust: bool = False,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw a bar per client, found cluster or planted cluster: its samples, by class. Bars name clusters and sizes."""
+    """Draw a bar per client, found cluster or planted cluster: its samples, by class. Cluster names have sizes."""
     if by not in ("client", "found", "planted"):
         raise InputError(f"by={by!r} is not allowed; allowed: client, found, planted")
     if by == "client":

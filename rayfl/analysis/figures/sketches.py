@@ -22,9 +22,9 @@ def plane(
     by: Literal["found", "planted"] = "found",
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw a dot per client that trained in a round, the last one unless given; clients with like models are near.
+    """Draw a dot per client that trained in a round (default: the last); clients with similar models are close.
 
-    Colours are found or planted clusters. The run needs `output.sketches`.
+    Colours show found or planted clusters. The run needs `output.sketches`.
     """
     if by not in ("found", "planted"):
         raise InputError(f"by={by!r} is not allowed; allowed: found, planted")

@@ -1,4 +1,4 @@
-"""How figures look, and what all of them share: the preset for papers, new axes, names of metrics, empty figures."""
+"""The style of figures, and what all of them share: the preset for papers, new axes, names of metrics."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,9 +24,10 @@ _NAMES |= {"accuracy_mean": "accuracy, mean over clients", "accuracy_worst10": "
 
 @contextmanager
 def paper_style(width: Literal["column", "page"] | float = "column", height: float | None = None) -> Iterator[None]:
-    """Let figures made and saved inside fit a paper: its column width, 8-point text, fonts embedded in PDFs.
+    """Make figures that are created and saved in this block fit a paper: column width, 8-point text, embedded fonts.
 
-    `width` and `height` are in inches, or a name; the height is 0.68 of a column's width unless given.
+    `width` is a name or a number of inches. `height` is in inches; the default is 0.68 of the width, or of a column's
+    width if that is smaller.
     """
     if isinstance(width, str) and width not in WIDTHS:
         raise InputError(f"width={width!r} is not allowed; allowed: {', '.join(WIDTHS)}, or a number of inches")
@@ -51,7 +52,7 @@ _PAPER: dict[Any, Any] = {
     "legend.handlelength": 1.6,
     "lines.linewidth": 1.2,
     "lines.markersize": 3.5,
-    "pdf.fonttype": 42,  # TrueType, which journals accept; Type 3, the default, many refuse
+    "pdf.fonttype": 42,  # TrueType, because many journals refuse the default, Type 3
     "ps.fonttype": 42,
     "savefig.dpi": 300,
     "text.color": INK,
@@ -70,7 +71,7 @@ def axes(ax: Axes | None) -> Axes:
 
 
 def refuse_empty(found: object, what: str) -> None:
-    """Refuse to draw nothing: an empty figure would look like a result."""
+    """Refuse to draw an empty figure, because it would look like a result."""
     if not len(found):  # type: ignore[arg-type]
         raise InputError(f"there is nothing to draw: {what}")
 
@@ -81,7 +82,7 @@ def metric_name(metric: str) -> str:
 
 
 def shown_label(label: str, names: Mapping[str, str] | None) -> str:
-    """Return the name that the caller gave a label, or the label itself."""
+    """Return the caller's name for a label, or the label itself."""
     return label if names is None else names.get(label, label)
 
 
@@ -91,7 +92,7 @@ def line_look(number: int) -> dict[str, Any]:
 
 
 def cluster_colours(most: int) -> Colormap:
-    """Return a map from cluster numbers 0 to `most` to their colours; what is missing is grey."""
+    """Return a map from cluster numbers 0 to `most` to their colours; missing values are grey."""
     return ListedColormap([colour(number) for number in range(most + 1)]).with_extremes(bad=NOBODY)
 
 
@@ -102,7 +103,7 @@ def legend_inside(ax: Axes) -> None:
 
 
 def legend_beside(ax: Axes, most: int = 16, **options: Any) -> None:
-    """Put the legend to the right of the axes; of many entries, only the first are shown."""
+    """Put the legend to the right of the axes; show at most `most` entries."""
     handles, texts = ax.get_legend_handles_labels()
     title = f"{options.pop('title', '')}" if len(handles) <= most else f"{most} of {len(handles)}"
     ax.legend(

@@ -1,6 +1,6 @@
-"""The report: one interactive HTML page about runs, that needs no network and no other file.
+"""The report: one interactive HTML page about runs, which needs no network and no other file.
 
-`sections` turns views of the runs into blocks, `page` turns blocks into HTML. What is drawn comes from
+`sections` turns views of the runs into blocks, `page` turns blocks into HTML. The data come from
 `rayfl.analysis.views`, so that figures and the page show the same numbers.
 """
 

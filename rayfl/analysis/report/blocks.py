@@ -1,4 +1,4 @@
-"""What a section of the page is made of. Plain data: `page` turns it into HTML, and escapes every string."""
+"""The blocks of a section of the page, as plain data: `page` turns them into HTML, and escapes every string."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ Figure = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A few sentences; `kind` is text, note (smaller, for what a reader should know) or answer (large)."""
+    """A few sentences; `kind` is text, note (small) or answer (large)."""
 
     text: str
     kind: str = "text"
@@ -29,7 +29,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Row:
-    """Charts side by side where there is room, one below the other where there is none."""
+    """Charts side by side if there is room, else one below the other."""
 
     charts: Sequence[Chart]
 
@@ -66,7 +66,7 @@ class Commands:
 
 @dataclass(frozen=True)
 class Folded:
-    """Blocks behind a line that opens them."""
+    """Blocks that are hidden until the reader clicks on a line."""
 
     summary: str
     blocks: "Sequence[Block]"

@@ -1,6 +1,6 @@
 """How charts look: colours, axes, and the few kinds of traces that sections share. Plain Plotly JSON, no drawing.
 
-Names and labels that come from a run are escaped where a trace is made, so that sections need not think of it.
+Names and labels that come from a run are escaped here, when a trace is created, so sections need not escape them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from rayfl.analysis.report.text import plain
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 _INK, _SOFT, _LINE = "#1c2430", "#55606e", "#e9edf1"
-#: A Plotly colour scale from none to much.
+#: A Plotly colour scale from low to high.
 SEQUENTIAL: list[list[Any]] = [[at / (len(HEAT) - 1), colour] for at, colour in enumerate(HEAT)]
 
 
@@ -28,7 +28,7 @@ class Look:
 
 
 def looks(labels: Sequence[str], methods: Mapping[str, str]) -> dict[str, Look]:
-    """Give each label a colour and a dash that no other has, as far as they last.
+    """Give each label its own combination of colour and dash, as long as there are enough of them.
 
     With more labels than colours, a method has one colour and its variants differ in their dashes.
     """
@@ -51,7 +51,7 @@ def looks(labels: Sequence[str], methods: Mapping[str, str]) -> dict[str, Look]:
 
 
 def figure(traces: Sequence[Mapping[str, Any]], x: str = "", y: str = "", **layout: Any) -> Figure:
-    """Return a figure with axis titles; `layout` adds to the common look, key by key."""
+    """Return a figure with axis titles; `layout` adds keys to the common layout."""
     base: dict[str, Any] = {
         "font": {"family": "system-ui, -apple-system, Segoe UI, Roboto, Arial, sans-serif", "size": 13, "color": _INK},
         "margin": {"l": 62, "r": 16, "t": 12, "b": 46},
@@ -73,12 +73,12 @@ def figure(traces: Sequence[Mapping[str, Any]], x: str = "", y: str = "", **layo
 
 
 def axis(title: str = "", **more: Any) -> dict[str, Any]:
-    """Return a further axis in the common look."""
+    """Return another axis in the common style."""
     return {**_axis(title), **more}
 
 
 def line(x: Any, y: Any, name: str, look: Look, **more: Any) -> dict[str, Any]:
-    """Return a line with a dot at each point where there are few."""
+    """Return a line, with a dot at each point if there are few points."""
     points = len(x)
     trace = {
         "type": "scatter",
@@ -94,7 +94,7 @@ def line(x: Any, y: Any, name: str, look: Look, **more: Any) -> dict[str, Any]:
 
 
 def band(x: Any, low: Any, high: Any, name: str, look: Look, **more: Any) -> dict[str, Any]:
-    """Return the area between two lines, in the colour of a line of the same name, which switches both on and off."""
+    """Return the area between two lines, in the colour of the line of that name; one legend entry toggles both."""
     x, low, high = (np.asarray(values, float) for values in (x, low, high))
     known = np.isfinite(low) & np.isfinite(high)
     x, low, high = x[known], low[known], high[known]
@@ -115,12 +115,12 @@ def band(x: Any, low: Any, high: Any, name: str, look: Look, **more: Any) -> dic
 
 
 def reversed_scale() -> list[list[Any]]:
-    """Return the colour scale from much to none: for distances, where little means alike."""
+    """Return the colour scale from high to low: for distances, where a low value means similar."""
     return [[1 - at, colour] for at, colour in reversed(SEQUENTIAL)]
 
 
 def transparent(colour: str, share: float) -> str:
-    """Return a colour of the form #rrggbb that lets the ground through.
+    """Return a colour of the form #rrggbb as a transparent one.
 
     >>> transparent("#0072b2", 0.5)
     'rgba(0,114,178,0.5)'

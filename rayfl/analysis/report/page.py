@@ -1,7 +1,7 @@
-"""From sections to one HTML page that needs nothing else: styles, scripts and data are inside it.
+"""Turns sections into one self-contained HTML page: styles, scripts and data are inside it.
 
-Every string is escaped here. The page also forbids itself, by a content security policy, to fetch anything and to run
-any script but its own two.
+Every string is escaped here. In addition, the page's content security policy forbids it to load anything and to run any
+script except its own two.
 """
 
 import base64
@@ -114,7 +114,7 @@ class Page:
 
 
 def escaped_lines(lines: Sequence[str]) -> str:
-    """Return lines that stay lines, each escaped."""
+    """Return the lines, each escaped, with their line breaks."""
     return "\n".join(escaped(line) for line in lines)
 
 
@@ -160,7 +160,7 @@ def _hint(text: str) -> str:
 
 
 def _filled(template: str, values: Mapping[str, str]) -> str:
-    """Put values into their places, all in one pass: a value that looks like a place stays as it is."""
+    """Fill in all placeholders in one pass: a value that looks like a placeholder is not replaced again."""
     return re.sub(r"\{\{(\w+)\}\}", lambda found: values[found[1]], template)
 
 
@@ -180,8 +180,8 @@ def _asset(name: str) -> str:
 
 
 def _library() -> str:
-    """Return the plotly.js that the Python package brings along; its figures, which are slow, are not used."""
+    """Return the plotly.js that comes with the Python package; its slow figure classes are not used."""
     script = (files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
     if "</script" in script.lower() or "<!--" in script:
-        raise RuntimeError("this version of plotly.js cannot stand inside a page: install another version of plotly")
+        raise RuntimeError("this version of plotly.js cannot be embedded in a page: install another version of plotly")
     return script

@@ -1,4 +1,4 @@
-"""From runs to the file: which sections there are, in which order, and how much of the runs fits into a page."""
+"""Creates the report: which sections there are, in which order, and how many runs fit into the page."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from rayfl.analysis.report.page import Page
 from rayfl.analysis.report.sections import clusters, overview, similarity, tuning
 from rayfl.analysis.report.sections.clients import clients_section
 from rayfl.analysis.report.sections.costs import cost_section
+from rayfl.analysis.report.sections.drift import drift_section
 from rayfl.analysis.report.sections.performance import curve_section, paired_section, sensitivity_section
 from rayfl.analysis.report.sections.runs import recovery_section, runs_section
 from rayfl.analysis.report.sections.table import table_section
@@ -21,7 +22,7 @@ from rayfl.errors import InputError
 if TYPE_CHECKING:
     from rayfl.results import Run
 
-#: Bytes of the charts of single runs, all together; further runs are left out, and the page says so.
+#: Maximum bytes of all charts of single runs together; further runs are left out, and the page says so.
 BUDGET = 3_000_000
 
 
@@ -37,7 +38,7 @@ class Topic:
 
 
 def check_report_file(path: Path) -> None:
-    """Refuse a file that cannot be written, before there is anything to write."""
+    """Refuse a file that cannot be written, before any work is done."""
     if path.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"-o {path}: a report is a web page; give it a name that ends in .html")
     if not path.parent.is_dir():
@@ -56,8 +57,8 @@ def write_report(
 ) -> Path:
     """Write one self-contained page about the runs; return its path.
 
-    `metric` is a column of `rounds`, by default the first that the task has. `baseline` is the label that others are
-    compared with, by default fedavg if it is there. `target` is the metric whose cost is asked for.
+    `metric` is a column of `rounds`, by default the task's first metric. `baseline` is the label with which others are
+    compared, by default fedavg if there is one. With `target`, the page shows the cost to reach this value.
     """
     path = Path(path)
     check_report_file(path)
@@ -81,6 +82,7 @@ def report_html(study: Study) -> str:
         clients_section(study),
         cost_section(study),
         clusters.over_rounds(study),
+        drift_section(study),
         *details,
         recovery_section(study),
         runs_section(study, left_out),
@@ -116,14 +118,14 @@ def _topics() -> list[Topic]:
         Topic(
             "labels",
             "Who has which classes",
-            "Training samples, found by dealing the data again as the run did.",
+            "Training samples, found by repeating the run's partition of the data.",
             lambda study, number: similarity.labels_of_clients(study, number, dealt),
             "Which classes clients have is not shown: the data are not on this machine, have no classes, or come from"
             " code that the run names, and a report runs no such code.",
         ),
         Topic(
             "decisions",
-            "What the number of clusters was decided by",
+            "How the number of clusters was decided",
             "",
             tuning.decisions,
             "",
@@ -162,7 +164,7 @@ def _details(study: Study) -> tuple[list[Section], list[str]]:
 
 
 def _which(study: Study, shown: Sequence[int], too_many: Sequence[int]) -> str:
-    """Say which runs can be chosen from."""
+    """Return a sentence about which runs can be selected."""
     if len(study.runs) == 1:
         return ""
     text = ""

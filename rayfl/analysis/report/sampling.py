@@ -1,4 +1,4 @@
-"""Which of many clients are drawn: a few of each group, the same ones each time a page is made."""
+"""Which of many clients are shown: a few of each group, the same ones every time a page is created."""
 
 import numpy as np
 
@@ -35,7 +35,7 @@ def stratified(groups: np.ndarray, most: int) -> np.ndarray:
 
 
 def said(shown: int, of: int, what: str = "clients") -> str:
-    """Return what a caption says about a sample; nothing if all are shown.
+    """Return a caption's sentence about a sample; empty if all are shown.
 
     >>> said(10, 10), said(10, 2000)
     ('', ' Shown are 10 of 2,000 clients, drawn at random from each group in proportion to its size.')

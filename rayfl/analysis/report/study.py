@@ -1,4 +1,4 @@
-"""The runs of a report, seen together: their labels and looks, the metric, the baseline, who is shown in detail."""
+"""The runs of a report together: their labels and styles, the metric, the baseline, which runs are shown in detail."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,19 +10,19 @@ import pandas as pd
 import pyarrow as pa
 
 from rayfl.analysis.comparison import Comparison, compare_runs, pairs
-from rayfl.analysis.comparison_labels import label_runs
 from rayfl.analysis.labels import Label, labels
 from rayfl.analysis.metrics import by_round, lower_is_better, require_metric
 from rayfl.analysis.report.charts import Look, looks
+from rayfl.analysis.table_labels import table_labels
 from rayfl.errors import InputError, closest
 from rayfl.uris import without_secrets
 
 if TYPE_CHECKING:
     from rayfl.results import Run
 
-#: Up to so many runs, each can be looked at in detail; of more, the first seed of each label.
+#: Up to this number of runs, each is shown in detail; of more runs, the first seed of each label is.
 ALL_IN_DETAIL = 12
-#: Columns of `rounds` that are no metric of a task.
+#: Columns of `rounds` that are not metrics of a task.
 _OTHER = {"loss", "clusters", "largest_share", "ari", "nmi", "misclustering", "clients_trained", "bytes_up"}
 _OTHER |= {"bytes_down", "run", "method", "seed", "round", "extras", "accuracy_std", "accuracy_worst10"}
 _OTHER |= {"seconds_train", "seconds_server", "seconds_eval", "seconds_total"}
@@ -60,7 +60,7 @@ class Study:
 
     @cached_property
     def lower(self) -> bool:
-        """Whether less of the metric is better."""
+        """Whether a lower value of the metric is better."""
         return lower_is_better(self.metric)
 
     @cached_property
@@ -95,7 +95,7 @@ class Study:
 
     @cached_property
     def run_names(self) -> dict[int, str]:
-        """What each run is called in lists: its label and seed; its folder too where that is not enough."""
+        """The name of each run in lists: its label and seed, and its folder if that is not unique."""
         named = [f"{name}, seed {run.config.seed}" for name, run in zip(self.names, self.runs, strict=True)]
         folders = [folder(run) for run in self.runs]
         return {
@@ -109,7 +109,7 @@ class Study:
         if self.final.empty:
             return None
         begun = [self.runs[number] for number in self.final["run"]]
-        rows = label_runs([run.config for run in begun]).rows
+        rows = table_labels([run.config for run in begun]).rows
         names = zip(rows, self.final["label"], self.final["method"], strict=True)
         of_baseline = [row for row, label, method in names if self.baseline in (label, method)]
         baseline = of_baseline[0] if of_baseline else None
@@ -117,7 +117,7 @@ class Study:
 
     @cached_property
     def paired(self) -> set[tuple[str, int]]:
-        """The label and the seed of each run that began with the same data and model as the baseline's run."""
+        """The label and the seed of each run that started with the same data and model as the baseline's run."""
         found: set[tuple[str, int]] = set()
         if self.comparison is None or self.comparison.baseline is None:
             return found
@@ -140,7 +140,7 @@ class Study:
 def make_study(
     runs: "Sequence[Run]", metric: str | None = None, baseline: str | None = None, target: float | None = None
 ) -> Study:
-    """Check what was asked for, read every table once, and choose what was not asked for."""
+    """Check the arguments, read every table once, and choose defaults for arguments that are not given."""
     if not runs:
         raise InputError("there is no run to report: give run folders, or folders that hold some")
     for run in runs:
@@ -163,7 +163,7 @@ def make_study(
 
 
 def main_metric(runs: "Sequence[Run]") -> str:
-    """Return the metric that runs are compared by: accuracy, or the first metric that their task has instead."""
+    """Return the metric by which runs are compared: accuracy, or the first metric of their task if it has none."""
     for run in runs:
         names = [name for name in map(str, run.rounds) if name not in _OTHER and not name.endswith("_mean")]
         for name in names:
@@ -178,7 +178,7 @@ def folder(run: "Run") -> str:
 
 
 def _read(run: "Run") -> None:
-    """Read what sections will read, so that a damaged folder is told before anything is made of the others."""
+    """Read the tables that sections will need, so that a damaged folder is reported before any other work."""
     try:
         _ = run.config, run.rounds, run.clients, run.clusters, run.extras
     except InputError:

@@ -1,4 +1,4 @@
-"""Text and numbers as the page holds them: escaped for HTML, for JSON inside a script, and for Plotly.
+"""Text and numbers in the form that the page needs: escaped for HTML, for JSON inside a script, and for Plotly.
 
 A run folder may come from anybody, so each of its strings goes through one of these functions.
 """
@@ -27,7 +27,7 @@ def escaped(text: object) -> str:
 
 
 def plain(text: object, longest: int = LONGEST) -> str:
-    """Return text that Plotly draws as it is: Plotly reads some tags and entities in names and labels.
+    """Escape text so that Plotly shows it literally: Plotly interprets some tags and entities in names and labels.
 
     >>> plain("<a href='x'>R&D</a>")
     "&lt;a href='x'&gt;R&amp;D&lt;/a&gt;"
@@ -37,7 +37,7 @@ def plain(text: object, longest: int = LONGEST) -> str:
 
 
 def cut(text: str, longest: int = LONGEST) -> str:
-    """Return the text, cut where it is too long.
+    """Return the text, shortened if it is too long.
 
     >>> cut("abcdef", 4)
     'abc…'
@@ -67,7 +67,7 @@ def script_json(value: Any) -> str:
 
 
 def compact(value: Any) -> Any:
-    """Return the value as JSON has it: arrays as lists, floats with few digits, NaN and infinity as null.
+    """Convert a value to JSON types: arrays to lists, floats to few digits, NaN and infinity to null.
 
     >>> compact({"x": np.array([1 / 3, np.nan, 2.0])})
     {'x': [0.33333, None, 2]}

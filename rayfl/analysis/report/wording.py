@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-#: Stands where there is no value.
+#: Shown in place of a missing value.
 NOTHING = "\u2013"
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """Return a number with few digits, or a dash where there is none.
+    """Return a number with few digits, or a dash if it is missing.
 
     >>> number(0.98765), number(12345.6), number(None), number(0.00001234)
     ('0.9877', '12346', '–', '1.234e-05')
@@ -34,7 +34,7 @@ def signed(value: float, digits: int = 4) -> str:
 
 
 def plus_minus(mean: float, std: float | None) -> str:
-    """Return a mean with its standard deviation, where it has one.
+    """Return a mean with its standard deviation, if there is one.
 
     >>> plus_minus(0.5, 0.01), plus_minus(0.5, None)
     ('0.5000 ± 0.0100', '0.5000')
@@ -52,7 +52,7 @@ def count(n: int, one: str, many: str | None = None) -> str:
 
 
 def listed(names: Sequence[str], most: int = 6) -> str:
-    """Return names as a sentence has them.
+    """Return names as part of a sentence.
 
     >>> listed(["a", "b", "c"]), listed(["a"] * 9, most=2)
     ('a, b and c', 'a, a and 7 others')
@@ -63,7 +63,7 @@ def listed(names: Sequence[str], most: int = 6) -> str:
 
 
 def metric_name(metric: str) -> str:
-    """Return a metric as text has it.
+    """Return a metric's name as it is written in text.
 
     >>> metric_name("macro_f1"), metric_name("mse")
     ('macro-F1', 'MSE')
@@ -74,7 +74,7 @@ def metric_name(metric: str) -> str:
 
 
 def quantity(amount: float) -> str:
-    """Return bytes in the unit that suits them.
+    """Return a number of bytes in a suitable unit.
 
     >>> quantity(1_500_000), quantity(12)
     ('1.5 MB', '12 B')

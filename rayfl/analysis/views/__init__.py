@@ -1,9 +1,10 @@
-"""What figures and reports show, as tidy tables and matrices: pure functions of runs. Nothing here draws.
+"""The data of figures and reports, as tidy tables and matrices: pure functions of runs. Nothing here draws.
 
-Runs may be unfinished: what they lack is missing. A run without what a view shows, such as a method without clusters,
-gives an empty table with the same columns.
+Runs may be unfinished: their later rounds are simply missing. A run without the data of a view, for example a method
+without clusters, gives an empty table with the same columns.
 """
 
+from rayfl.analysis.drift import drifts
 from rayfl.analysis.views.clients import client_distribution, worst_clients
 from rayfl.analysis.views.clusters import (
     clients_at,
@@ -12,6 +13,7 @@ from rayfl.analysis.views.clusters import (
     complete_rounds,
     contingency,
     flows,
+    last_truth,
     moves,
 )
 from rayfl.analysis.views.costs import cost, recoveries, time_to_target
@@ -39,6 +41,7 @@ __all__ = [
     "contingency",
     "cost",
     "curves",
+    "drifts",
     "final",
     "flows",
     "granularity",
@@ -46,6 +49,7 @@ __all__ = [
     "hopkins",
     "label_distribution",
     "label_divergence",
+    "last_truth",
     "moves",
     "paired_differences",
     "plane",

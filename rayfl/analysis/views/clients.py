@@ -1,4 +1,4 @@
-"""Who is well off: the distribution of a metric over clients, and the clients at its bad end."""
+"""The distribution of a metric over clients, and the clients with the worst values."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -34,7 +34,7 @@ def client_distribution(runs: "Sequence[Run]", metric: str = "accuracy") -> pd.D
 
 
 def worst_clients(runs: "Sequence[Run]", metric: str = "accuracy", count: int = 10) -> pd.DataFrame:
-    """Return the `count` clients of each run that are worst off, worst first; columns as `client_distribution`."""
+    """Return the `count` clients with the worst values of each run, worst first; columns as `client_distribution`."""
     if count < 1:
         raise InputError(f"count={count}: ask for 1 client or more")
     frame, rising = client_distribution(runs, metric), not lower_is_better(metric)

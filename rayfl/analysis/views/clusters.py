@@ -1,4 +1,4 @@
-"""Clusters over rounds: their sizes, their agreement with the planted ones, and who moved from where to where."""
+"""Clusters over rounds: their sizes, their agreement with the planted clusters, and clients that move between them."""
 
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ def cluster_sizes(run: "Run") -> pd.DataFrame:
 
 
 def cluster_summary(run: "Run") -> pd.DataFrame:
-    """Return what is known of the clusters as a whole: round, clusters, largest_share, ari, nmi, misclustering.
+    """Return numbers about all clusters together: round, clusters, largest_share, ari, nmi, misclustering.
 
     One row per round that has clusters. The last three are NaN where no clusters are planted.
     """
@@ -31,8 +31,8 @@ def cluster_summary(run: "Run") -> pd.DataFrame:
 def moves(run: "Run") -> pd.DataFrame:
     """Return the cluster of every client (rows) in every round (columns).
 
-    Missing are clients without a cluster, and in rounds without evaluation those that did not train: the tables do not
-    say where these are. Empty if no client ever had a cluster.
+    Values are missing for clients without a cluster, and in rounds without evaluation for clients that did not train,
+    because the tables do not have their cluster then. Empty if no client ever had a cluster.
     """
     rows = run.clients[["client", "round", "cluster"]]
     if rows["cluster"].isna().all():
@@ -42,10 +42,10 @@ def moves(run: "Run") -> pd.DataFrame:
 
 
 def flows(run: "Run") -> pd.DataFrame:
-    """Return how many clients went from which cluster to which between two rounds: previous, round, source, target,
+    """Return how many clients moved from which cluster to which between two rounds: previous, round, source, target,
     count.
 
-    Only rounds count in which the tables have every client. Clients without a cluster are in cluster NA.
+    Only rounds in which the tables have every client are used. Clients without a cluster are in cluster NA.
     """
     columns = ["previous", "round", "source", "target", "count"]
     clients = run.clients[["round", "client", "cluster"]]
@@ -63,16 +63,21 @@ def flows(run: "Run") -> pd.DataFrame:
 def contingency(run: "Run", round: int | None = None) -> pd.DataFrame:
     """Return how many clients of each planted cluster (rows) are in each found one (columns), in one round.
 
-    `round` is the last evaluated one unless given. Found clusters stand in the order of the planted ones that they
-    match best, so that a perfect clustering is a diagonal. Empty where nothing is planted or found.
+    The default of `round` is the last evaluated one. Found clusters are in the order of the planted ones that they
+    match best, so that a perfect clustering is a diagonal. Empty if there are no planted or no found clusters.
     """
     rows = clients_at(run, round).dropna(subset=["cluster", "true_cluster"])
     table = pd.crosstab(rows["true_cluster"].astype(int), rows["cluster"].astype(int))
     return table[table.columns[matched(table.to_numpy())]].rename_axis(index="true_cluster", columns="cluster")
 
 
+def last_truth(run: "Run") -> pd.Series:
+    """Return the planted cluster of each client as the tables have it last; clients may change theirs."""
+    return run.clients.drop_duplicates("client", keep="last").set_index("client")["true_cluster"]
+
+
 def clients_at(run: "Run", round: int | None = None) -> pd.DataFrame:
-    """Return the rows of all clients in one round: the last in which the tables have all of them, unless given."""
+    """Return the rows of all clients in one round; by default, the last round in which the tables have all clients."""
     clients = run.clients
     if round is None:
         return clients[clients["round"] == max(complete_rounds(run), default=0)]
@@ -85,8 +90,11 @@ def clients_at(run: "Run", round: int | None = None) -> pd.DataFrame:
 
 
 def complete_rounds(run: "Run") -> list[int]:
-    """Return the rounds in which the tables have every client: those evaluated, and those in which everyone trained."""
+    """Return the rounds in which the tables have every client: those evaluated, and those in which everyone trained.
+
+    Newcomers that have yet to arrive are missing from either.
+    """
     rows = run.clients.groupby("round").size()
-    evaluated = rows[rows.index.isin(by_round(run, "loss").index)]
-    everyone = evaluated.max() if len(evaluated) else run.config.partition.clients
-    return [int(number) for number in rows.index[rows == everyone]]
+    evaluated = rows.index.isin(by_round(run, "loss").index)
+    everyone = rows[evaluated].max() if evaluated.any() else run.config.partition.clients
+    return [int(number) for number in rows.index[evaluated | (rows == everyone)]]

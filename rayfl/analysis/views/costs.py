@@ -1,4 +1,4 @@
-"""What results cost: bytes and seconds up to each round, what it took to reach a target, and recoveries."""
+"""Costs: bytes and seconds up to each round, the cost to reach a target, and recoveries."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ def cost(runs: "Sequence[Run]", metric: str = "accuracy") -> pd.DataFrame:
     """Return a metric and all that was spent up to its round: label, run, seed, round, value, bytes_up, bytes_down,
     bytes, seconds.
 
-    Rounds without evaluation have no row, but what they cost counts in the later ones.
+    Rounds without evaluation have no row, but their cost is included in the later rows.
     """
     require_metric(runs, metric)
     columns = ["label", "run", "seed", "round", "value", *_SO_FAR]
@@ -38,7 +38,7 @@ def cost(runs: "Sequence[Run]", metric: str = "accuracy") -> pd.DataFrame:
 def time_to_target(runs: "Sequence[Run]", target: float, metric: str = "accuracy") -> pd.DataFrame:
     """Return where each run first reaches a target: label, run, seed, reached, round, bytes, seconds.
 
-    The last three are NaN for runs that never reach it. Only evaluated rounds can.
+    The last three are NaN for runs that never reach it. Only evaluated rounds count.
     """
     frame = cost(runs, metric)
     there = frame["value"] <= target if lower_is_better(metric) else frame["value"] >= target
@@ -50,7 +50,7 @@ def time_to_target(runs: "Sequence[Run]", target: float, metric: str = "accuracy
 
 
 def recoveries(run: "Run") -> pd.DataFrame:
-    """Return what the run recovered from, and in which round: round, note."""
+    """Return the failures from which the run recovered, and in which round: round, note."""
     rows: list[tuple[int, str]] = []
     if len(run.rounds) and "recoveries" in run.extras:
         notes = run.extras["recoveries"].dropna()

@@ -1,4 +1,4 @@
-"""What methods decide by: granularity and its thresholds (FedAC), the Hopkins statistic and shared layers (FedTSDP)."""
+"""How methods decide: granularity and its thresholds (FedAC), the Hopkins statistic and shared layers (FedTSDP)."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""How like each other clients or clusters are: square matrices, with the clusters of their rows."""
+"""The similarity between clients or clusters: square matrices, with the clusters of their rows."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,7 +25,7 @@ _REPORTED = {
 
 @dataclass(frozen=True)
 class Matrix:
-    """A square matrix between clients or clusters. Row i is of `members[i]`."""
+    """A square matrix between clients or clusters. Row i belongs to `members[i]`."""
 
     values: np.ndarray  # (n, n)
     members: np.ndarray  # (n,) numbers of clients, or of clusters
@@ -39,7 +39,7 @@ class Matrix:
 
     @property
     def is_similarity(self) -> bool:
-        """Whether a greater value means more alike."""
+        """Whether a larger value means more similar."""
         return self.measure.endswith("similarity")
 
     def ordered(self, by: Order) -> "Matrix":
@@ -65,10 +65,10 @@ class Matrix:
 
 
 def similarity(run: "Run", round: int | None = None, order: Order = "cluster") -> Matrix:
-    """Return the matrix that a method compared its clients by, after a round: the last one reported unless given.
+    """Return the matrix by which a method compared its clients, after a round (default: the last one reported).
 
-    FedAC reports it with method.report_similarity, FedTSDP with method.report_divergence. A matrix of nobody if the run
-    has none.
+    FedAC reports it with method.report_similarity, FedTSDP with method.report_divergence. Without such a report, the
+    matrix is empty.
     """
     reported = _reported(run)
     if reported is None:
@@ -87,8 +87,8 @@ def similarity(run: "Run", round: int | None = None, order: Order = "cluster") -
 def label_divergence(run: "Run", split: Split = "train", order: Order = "truth", trust: bool = False) -> Matrix:
     """Return the Kullback-Leibler divergence KL(row || column) between clients' label distributions, in nats.
 
-    Half a sample is added to every class of every client: without, a class that one client lacks makes the divergence
-    infinite. Like `label_distribution`, this deals the data again.
+    Half a sample is added to every class of every client: otherwise, a class that one client lacks would make the
+    divergence infinite. Like `label_distribution`, this partitions the data again.
     """
     counts = label_distribution(run, split, trust)
     values = kl_divergences(counts.to_numpy())
@@ -98,7 +98,7 @@ def label_divergence(run: "Run", split: Split = "train", order: Order = "truth",
 def centre_similarity(run: "Run", round: int | None = None, trust: bool = False) -> Matrix:
     """Return the cosine similarity between the saved models of the clusters: all of their weights.
 
-    `round` asks for models that the callback save_models has saved; otherwise those of the end are taken.
+    `round` selects models that the callback save_models has saved; by default, the final models are used.
     """
     import torch
 
@@ -124,7 +124,7 @@ def _reported(run: "Run") -> tuple[str, pd.Series] | None:
 
 
 def of_clients(run: "Run", values: np.ndarray, members: np.ndarray, measure: str, number: int) -> Matrix:
-    """Return the matrix with the clusters that clients had in that round, as far as the tables say."""
+    """Return the matrix with the clients' clusters in that round, as far as the tables have them."""
     rows = run.clients if number == 0 else run.clients[run.clients["round"] <= number]
     # A round without evaluation has rows only of the clients that trained: for others, the last that is known.
     last = rows.drop_duplicates("client", keep="last").set_index("client").reindex(members)

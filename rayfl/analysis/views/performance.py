@@ -1,4 +1,4 @@
-"""How good models are: over rounds, at the end, against a baseline, and over the values of a config key."""
+"""Performance: over rounds, at the end, against a baseline, and over the values of a config key."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
@@ -63,7 +63,7 @@ def addon_effect(runs: "Sequence[Run]", metric: str = "accuracy", band: Band = "
 
 
 def paired_differences(runs: "Sequence[Run]", baseline: str, metric: str = "accuracy") -> pd.DataFrame:
-    """Return how far each run is from the baseline's run of the same seed: label, seed, round, value, baseline,
+    """Return each run's difference to the baseline's run of the same seed: label, seed, round, value, baseline,
     difference.
 
     `baseline` is a whole label, or the method part of one ("fedavg"): then each run is compared with the baseline in
@@ -86,7 +86,7 @@ def paired_differences(runs: "Sequence[Run]", baseline: str, metric: str = "accu
         key, values = (str(label), seed), by_round(run, metric)
         if key not in found:
             order.append(key)
-        if key not in found or len(values) > len(found[key]):  # of two equal runs, the one that is further
+        if key not in found or len(values) > len(found[key]):  # of two equal runs, take the one with more rounds
             found[key] = values
         partner[key] = (baseline if whole else str(Label(baseline, label.setting)), seed)
     rows = []

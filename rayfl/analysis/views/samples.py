@@ -1,4 +1,4 @@
-"""Who has samples of which class, found by dealing the run's data again, and how far clients' labels are apart."""
+"""Which client or cluster has samples of which class, found by repeating the run's partition of the data."""
 
 from typing import TYPE_CHECKING, Literal
 
@@ -15,12 +15,14 @@ if TYPE_CHECKING:
 Split = Literal["train", "validation", "test", "all"]
 
 
-def label_distribution(run: "Run", split: Split = "train", trust: bool = False) -> pd.DataFrame:
-    """Return how many samples of each class (columns) every client (rows) has, as it sees them.
+def label_distribution(
+    run: "Run", split: Split = "train", trust: bool = False, round: int | None = None
+) -> pd.DataFrame:
+    """Return how many samples of each class (columns) every client (rows) has, as it sees them in a round, or the last.
 
-    Tables do not hold this: the data are read (or downloaded) and dealt again, which takes as long as at the start of
-    the run. Where that is impossible, an InputError says why: the data are not here or have changed, were Python
-    objects, have numbers instead of classes, or the config names code to be imported and `trust` is not set.
+    The tables do not hold this: the data are read (or downloaded) and partitioned again, which takes as long as at the
+    start of the run. If that is impossible, an InputError says why: the data are not here or have changed, were Python
+    objects, have numbers instead of classes, or the config names code to import and `trust` is not set.
     """
     from rayfl.client.task import find_task  # torch, which takes seconds
     from rayfl.data import make_partition
@@ -28,7 +30,9 @@ def label_distribution(run: "Run", split: Split = "train", trust: bool = False) 
 
     config = run.config
     named = {
-        key: names for key, names in named_code(config).items() if key in ("data.source", "partition.kind", "task")
+        key: names
+        for key, names in named_code(config).items()
+        if key in ("data.source", "task") or key.startswith("partition.")
     }
     if named and not trust:
         what = ", ".join(f"{key}={name}" for key, names in named.items() for name in names)
@@ -41,7 +45,8 @@ def label_distribution(run: "Run", split: Split = "train", trust: bool = False) 
     dataset = load_dataset(config.data, config.partition_seed, config.partition.owner_column, targets)
     partition = make_partition(config.partition, dataset, config.partition_seed)
     _refuse_other_data(run, partition.n_train)
-    counts = partition.label_counts(dataset, split)
+    at = (run.rounds["round"].max() if len(run.rounds) else 0) if round is None else round
+    counts = partition.label_counts(dataset, split, at)
     clients = pd.Index(np.arange(partition.clients), name="client")
     return pd.DataFrame(counts, index=clients, columns=pd.Index(np.arange(dataset.classes), name="class"))
 
@@ -55,12 +60,13 @@ def cluster_label_distribution(
 ) -> pd.DataFrame:
     """Return how many samples of each class (columns) the clients of each cluster (rows) have together.
 
-    Clusters are the found ones after `round`, the last evaluated one unless given, or the planted ones. Empty where
-    there are none.
+    Clusters are the found ones after `round` (default: the last evaluated one), or the planted ones. Empty if there are
+    none.
     """
     column = "cluster" if of == "found" else "true_cluster"
-    cluster = clients_at(run, round).set_index("client")[column].dropna().astype(int)
-    counts = label_distribution(run, split, trust)
+    rows = clients_at(run, round)
+    cluster = rows.set_index("client")[column].dropna().astype(int)
+    counts = label_distribution(run, split, trust, rows["round"].max() if len(rows) else None)
     return counts.loc[cluster.index].groupby(cluster.rename("cluster")).sum()
 
 

@@ -1,4 +1,4 @@
-"""Who trained a model like whose: from the sketches of clients' models that `output.sketches` writes."""
+"""Similarity of the models that clients trained, from the sketches that `output.sketches` writes."""
 
 from typing import TYPE_CHECKING, Literal
 
@@ -21,10 +21,10 @@ _COLUMNS = ["round", "client", "x", "y", "cluster", "true_cluster"]
 def sketch_similarity(
     run: "Run", round: int | None = None, measure: Measure = "cosine", order: Order = "cluster"
 ) -> Matrix:
-    """Return how like each other the models are that clients trained in a round: the last one unless given.
+    """Return the similarity between the models that clients trained in a round (default: the last one).
 
-    Models are seen from the common initial model, and compared by their sketches, which is right up to a few percent
-    (see `rayfl.clustering.sketching`). A matrix of nobody if the run has no sketches.
+    Models are taken relative to the common initial model and compared by their sketches, with an error of a few percent
+    (see `rayfl.clustering.sketching`). The matrix is empty if the run has no sketches.
     """
     if measure not in ("cosine", "l2"):
         raise InputError(f"measure={measure!r} is not allowed; allowed: cosine, l2")
@@ -37,8 +37,8 @@ def sketch_similarity(
 def plane(run: "Run", round: int | None = None, method: Plane = "pca") -> pd.DataFrame:
     """Return the models that clients trained in a round as points: round, client, x, y, cluster, true_cluster.
 
-    `pca` keeps distances as well as a plane can; `tsne` keeps neighbours, and what is far apart there may mean nothing.
-    Both give the same points every time. Empty if the run has no sketches.
+    `pca` preserves distances as well as a plane can; `tsne` preserves neighbours, but its large distances may mean
+    nothing. Both give the same points every time. Empty if the run has no sketches.
     """
     if method not in ("pca", "tsne"):
         raise InputError(f"method={method!r} is not allowed; allowed: pca, tsne")

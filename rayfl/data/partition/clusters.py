@@ -34,7 +34,7 @@ class ClusterDirichlet(Planted):
         config, clusters = self.config, self.clusters(clients)
         members = np.bincount(clusters)
         within = log_gamma(rng, np.full((clients, len(pools)), config.alpha_client))
-        if config.samples is not None:
+        if self.sized:
             between = log_gamma(rng, np.full((len(members), len(pools)), config.alpha_cluster))
             return Wish(softmax(between[clusters] + within, axis=1))
         # A larger cluster gets more, in the mean; clusters of one size get what alpha_cluster says.
@@ -55,7 +55,7 @@ class ClusterClasses(ByClasses, Planted):
         """Choose the clusters' classes, then each client's among them."""
         config, clusters = self.config, self.clusters(clients)
         allowed = np.zeros((clients, len(pools)), dtype=bool)
-        of_cluster = _distinct_choice(config.clusters, config.classes_cluster, len(present), rng)
+        of_cluster = _distinct_choice(config.clusters, config.classes_cluster, len(present), rng, self.place)
         for k, chosen in enumerate(of_cluster):
             members = np.flatnonzero(clusters == k)
             picks = present[chosen][balanced_choice(len(members), config.classes_client, config.classes_cluster, rng)]
@@ -63,12 +63,14 @@ class ClusterClasses(ByClasses, Planted):
         return allowed
 
 
-def _distinct_choice(clusters: int, count: int, classes: int, rng: np.random.Generator) -> np.ndarray:
+def _distinct_choice(
+    clusters: int, count: int, classes: int, rng: np.random.Generator, place: str = "partition"
+) -> np.ndarray:
     """Balanced choice in which no two clusters have the same classes: they would be one cluster."""
     if clusters > math.comb(classes, count):
         raise InputError(
             f"partition.clusters={clusters}: only {math.comb(classes, count)} clusters can differ with"
-            f" partition.classes_cluster={count} of {classes} classes: use fewer clusters or another"
+            f" {place}.classes_cluster={count} of {classes} classes: use fewer clusters or another"
             " classes_cluster"
         )
     for _ in range(_DISTINCT_TRIES):

@@ -32,16 +32,20 @@ class Deal:
 
     wish: Wish
 
-    def __init__(self, config: PartitionConfig, pools: np.ndarray, rng: np.random.Generator) -> None:
+    def __init__(
+        self, config: PartitionConfig, pools: np.ndarray, rng: np.random.Generator, sized: bool | None = None
+    ) -> None:
+        """`sized`: whether somebody asked for the sizes; default: whether partition.samples does."""
         self.config = config
         self.pools = pools
         self.rng = rng
         self.samples = config.samples if isinstance(config, SizedPartition) else None
+        self.sized = self.samples is not None if sized is None else sized
 
     def fill(self, sizes: np.ndarray, floors: np.ndarray) -> np.ndarray:
         """Give every client its size; where its classes are too scarce for that, less, but never below floor.
 
-        Without partition.samples the sizes are only as even as could be, so nothing of these classes is left.
+        Sizes that nobody asked for are only as even as could be, so nothing of these classes is left.
         """
         # Only if all at once leaves somebody below the floor, the floors are served first.
         for stages in ([sizes], [floors, sizes - floors]):
@@ -49,11 +53,11 @@ class Deal:
             for number, stage in enumerate(stages):
                 deficit = stage - fixed.sum(1) if number == 0 else stage.copy()
                 self._grow(deficit)
-                if self.samples is not None or stage is floors:  # sizes that nobody asked for may give
+                if self.sized or stage is floors:  # sizes that nobody asked for may give
                     self._reroute(deficit)
             counts = self.counts + fixed
             if (counts.sum(1) >= floors).all():
-                return counts + self._left_over() if self.samples is None else counts
+                return counts if self.sized else counts + self._left_over()
         raise self._failure(counts.sum(1), floors)
 
     def _left_over(self) -> np.ndarray:
@@ -136,7 +140,7 @@ class Deal:
         classes = np.flatnonzero(self.wish.allowed[client])
         rivals = int(self.wish.allowed[:, classes].any(axis=1).sum())
         config = self.config
-        what = f"samples={self.samples}" if self.samples else f"clients={config.clients}"
+        what = f"samples={self.samples}" if self.samples else "quantity" if self.sized else f"clients={config.clients}"
         return InputError(
             f"partition.{what} cannot be met by partition.kind={config.kind}: client {client} needs"
             f" {floors[client]} samples of classes {classes.tolist()}, of which {rivals} clients share"

@@ -1,5 +1,6 @@
 """What a kind of partition is. A user's own kind is a subclass of `PartitionKind`, named by its import path."""
 
+from hashlib import blake2b
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,15 +11,29 @@ from rayfl.config.partition import OwnPartition
 from rayfl.data.dataset import Dataset, Transform
 from rayfl.data.partition.counting import by_client_and_label, count_labels, share_out, split_off
 from rayfl.data.partition.dealing import Deal, Wish, take
-from rayfl.data.partition.splits import Dealt, Splits, keeps_validation_share, with_validation_share
+from rayfl.data.partition.flat import flat_partition
+from rayfl.data.partition.result import Partition
+from rayfl.data.partition.splits import Dealt, Splits, keeps_validation_share, make_splits, with_validation_share
 from rayfl.errors import InputError, RayflError, closest, shown
 from rayfl.object_names import object_name
-from rayfl.own_code import told_as
+from rayfl.own_code import imported, told_as
 from rayfl.randomness import Purpose, generator
 
 # Streams of one purpose, apart so that a validation split changes no bit of the rest. Sources draw data.limit from
 # stream 1, and public samples are drawn from stream 2.
-_STREAM, _VALIDATION_STREAM, _SPLIT_STREAM = 0, 3, 4
+_STREAM, _VALIDATION_STREAM, _SPLIT_STREAM, _PART_STREAM = 0, 3, 4, 5
+
+
+def own_kind(key: str, path: str) -> type["PartitionKind"]:
+    """Return the class behind `package.module:Class`, the value of a config key."""
+    found = imported(key, path, "class", _is_kind)
+    if not _is_kind(found):
+        raise InputError(f"{key}={path} is not a subclass of rayfl.data.PartitionKind: make it one")
+    return found
+
+
+def _is_kind(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, PartitionKind)
 
 
 class Streams:
@@ -30,10 +45,23 @@ class Streams:
         self.validation = generator(seed, Purpose.PARTITION, _VALIDATION_STREAM, *keys)
         self.split = generator(seed, Purpose.PARTITION, _SPLIT_STREAM, *keys)
 
+    def part(self, section: str, kind: str, number: int) -> np.random.Generator:
+        """Return the stream of one part, by its name and its number among those of its name.
+
+        So adding a part changes no bit of the others.
+        """
+        name = int.from_bytes(blake2b(f"{section} {kind}".encode(), digest_size=4).digest(), "big")
+        return generator(self._seed, Purpose.PARTITION, _PART_STREAM, name, number + 1)
+
     def of_cluster(self, cluster: int) -> "Streams":
         """Return the streams of one planted cluster, where each is dealt on its own."""
         # From 1: a key of 0 at the end gives the same numbers as none.
         return Streams(self._seed, cluster + 1)
+
+    @property
+    def seed(self) -> int:
+        """The seed itself, for code of others that draws random numbers its own way."""
+        return self._seed
 
 
 class PartitionKind:
@@ -70,6 +98,17 @@ class PartitionKind:
             return object_name(cls)
         return f"{cls.__module__}:{cls.__qualname__}"
 
+    def make(self, dataset: Dataset, seed: int) -> Partition:
+        """Return the partition: settle what samples are for, deal them, and plant clusters."""
+        splits = make_splits(self.config, dataset, seed)
+        streams = Streams(seed)
+        splits = self.settle(dataset, splits, streams)
+        transforms = self.transforms(dataset, streams.main)
+        dealt = self.deal(dataset, splits, streams)
+        clusters = self._checked_clusters(len(dealt.n_train), transforms)
+        seen = clusters if transforms else None
+        return flat_partition(dealt, splits.public, clusters, transforms, seen, self.client_names())
+
     def assign(self, dataset: Dataset, pool: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return the client of each sample whose index is in `pool`, from 0, or -1 for nobody's.
 
@@ -88,6 +127,11 @@ class PartitionKind:
     def client_names(self) -> tuple[str, ...] | None:
         """Return the names of the clients, after samples were dealt, where they have some."""
         return None
+
+    @property
+    def sized(self) -> bool:
+        """Whether somebody asked for clients' sizes, so that not all samples need be dealt."""
+        return getattr(self.config, "samples", None) is not None
 
     def settle(self, dataset: Dataset, splits: Splits, streams: Streams) -> Splits:
         """Refuse what cannot be before work starts, and change what samples are for where the kind needs that."""
@@ -137,7 +181,7 @@ class PartitionKind:
         """Deal a split of its own by the labels that each client has in fact been given to train on."""
         known = count_labels(dataset, *trained)
         labels = dataset.class_of[split].astype(np.int64)
-        deal = Deal(self.config, np.bincount(labels, minlength=dataset.classes), rng)
+        deal = Deal(self.config, np.bincount(labels, minlength=dataset.classes), rng, self.sized)
         deal.wish = Wish(known, known > 0 if only_known else None)
         counts = deal.fill(sizes, floors)
         return take(counts, split, labels, rng), counts.sum(1)
@@ -162,6 +206,29 @@ class PartitionKind:
             dataset, splits.validation, (train, n_train), sizes, none, streams.validation, only_known
         )
         return Dealt(*parts, *validation)
+
+    def _checked_clusters(self, clients: int, transforms: tuple[Transform, ...]) -> np.ndarray | None:
+        """Return the planted clusters; a kind of a user's own may have them wrong."""
+        found = self.clusters(clients)
+        if found is None:
+            if transforms:
+                raise InputError(
+                    f"partition.kind={self.config.kind} has transforms but no clusters: clusters() must say which"
+                    " client is in which"
+                )
+            return None
+        clusters = np.asarray(found)
+        most = len(transforms) if transforms else None
+        if clusters.shape != (clients,) or clusters.dtype.kind not in "iu" or clusters.min() < 0:
+            raise InputError(
+                f"partition.kind={self.config.kind}: clusters() gives an array of {clusters.dtype} of shape"
+                f" {clusters.shape}: it must give the number of a cluster, from 0, for each of the {clients} clients"
+            )
+        if most is not None and clusters.max() >= most:
+            raise InputError(
+                f"partition.kind={self.config.kind}: cluster {clusters.max()} has no transform, there are {most}"
+            )
+        return clusters.astype(np.int64)
 
     def _checked_clients(self, found: Any, samples: int) -> np.ndarray:
         client = np.asarray(found)

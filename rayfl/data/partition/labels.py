@@ -9,7 +9,7 @@ from rayfl.data.dataset import Dataset
 from rayfl.data.partition.counting import by_client_and_label, share_out, split_off
 from rayfl.data.partition.dealing import Deal, Wish, take, whole
 from rayfl.data.partition.kind import PartitionKind, Streams
-from rayfl.data.partition.quantity import check_sizes, drawn_sizes, raised
+from rayfl.data.partition.quantity import AskedSizes, check_sizes, drawn_sizes, raised
 from rayfl.data.partition.splits import Dealt, Splits
 from rayfl.errors import InputError
 
@@ -20,6 +20,15 @@ class ByLabels(PartitionKind):
     config: SizedPartition
     #: Whether classes matter. Dealing without regard to the class is dealing from one pool of all samples.
     by_class = True
+    #: Sizes that a quantity part asks for, in place of partition.samples.
+    asked: AskedSizes | None = None
+    #: Where the keys of the labels are, for messages.
+    place = "partition"
+
+    @property
+    def sized(self) -> bool:
+        """Whether partition.samples or a quantity part asks for sizes."""
+        return self.asked is not None or super().sized
 
     @property
     def classes_each(self) -> int:
@@ -37,8 +46,8 @@ class ByLabels(PartitionKind):
         """Refuse numbers where there must be classes, and more clients than samples."""
         if self.by_class and dataset.targets == "number":
             raise InputError(
-                f"partition.kind={self.config.kind} deals by classes, and the labels of these data are numbers: use"
-                " partition.kind=iid, natural, or transforms by rotation or inversion"
+                f"{self.place}.kind={self.config.kind} deals by classes, and the labels of these data are numbers: use"
+                f" {self.place}.kind=iid, partition.kind=natural, or transforms by rotation or inversion"
             )
         assert self.config.clients is not None  # the config fills it in
         check_sizes(self.config, self.config.clients, splits)  # before any array over clients is made
@@ -50,13 +59,11 @@ class ByLabels(PartitionKind):
         clients, pool, official = config.clients, splits.pool, config.test == "official"
         assert clients is not None
         floor = max(self.classes_each, 1 if official else 2)
-        sizes, test_sizes = drawn_sizes(config, clients, floor, len(pool), len(splits.test), rng)
+        sizes, test_sizes = drawn_sizes(config, clients, floor, len(pool), len(splits.test), rng, self.asked)
         labels = dataset.class_of[pool].astype(np.int64) if self.by_class else np.zeros(len(pool), np.int64)
-        deal = Deal(config, np.bincount(labels, minlength=dataset.classes if self.by_class else 1), rng)
+        deal = Deal(config, np.bincount(labels, minlength=dataset.classes if self.by_class else 1), rng, self.sized)
         deal.wish = self.wish(clients, deal.pools, rng)
-        floors = (
-            np.full(clients, floor) if config.samples is None else np.maximum(floor, config.samples[0] - test_sizes)
-        )
+        floors = np.maximum(floor, self._fewest(clients) - test_sizes)
         if sizes is None:
             total = int(deal.pools[(deal.wish.amounts > 0).any(axis=0)].sum())
             sizes = raised(share_out(whole(deal.wish.amounts.sum(1), total), total, rng), floors)
@@ -67,14 +74,18 @@ class ByLabels(PartitionKind):
         if config.test != "official":
             parts = split_off(dataset, samples, n_samples, config.test, rng)
             return self._with_validation(dataset, splits, parts, n_samples, streams, only_known)
-        if config.samples is None:
+        if not self.sized:
             test_sizes = share_out(n_samples, len(splits.test) - clients, rng) + 1
-            floors = np.ones(clients, np.int64)
-        else:
-            floors = np.maximum(1, config.samples[0] - n_samples)
+        floors = np.maximum(1, self._fewest(clients) - n_samples)
         trained = (samples, n_samples)
         test = self.deal_like(dataset, splits.test, trained, test_sizes, floors, rng, only_known)
         return self._with_validation(dataset, splits, (*trained, *test), n_samples, streams, only_known)
+
+    def _fewest(self, clients: int) -> np.ndarray:
+        """Return how many samples, training and test together, each client must have at least."""
+        if self.asked is not None:
+            return self.asked.sizes if self.asked.exact else np.zeros(clients, np.int64)
+        return np.full(clients, 0 if self.config.samples is None else self.config.samples[0])
 
 
 class Iid(ByLabels):
@@ -100,7 +111,8 @@ class Dirichlet(ByLabels):
         # The same gamma draws are a Dirichlet over classes for each client, or one over clients for each
         # class, by the axis they are normalised over. The second uses up every pool.
         logs = log_gamma(rng, np.full((clients, len(pools)), self.config.alpha))
-        return Wish(softmax(logs, axis=0) * pools if self.config.samples is None else softmax(logs, axis=1))
+        over = self.config.over or ("classes" if self.sized else "clients")
+        return Wish(softmax(logs, axis=0) * pools if over == "clients" else softmax(logs, axis=1))
 
 
 class ByClasses(ByLabels):
@@ -125,7 +137,7 @@ class ByClasses(ByLabels):
         wanted: int = getattr(self.config, key)
         if wanted > len(present):
             raise InputError(
-                f"partition.{key}={wanted} is more than the {len(present)} classes of the data: use at most"
+                f"{self.place}.{key}={wanted} is more than the {len(present)} classes of the data: use at most"
                 f" {len(present)}"
             )
         allowed = self.allowed(clients, present, pools, rng)
@@ -133,12 +145,11 @@ class ByClasses(ByLabels):
         if (holders > pools).any():
             c = int(np.argmax(holders - pools))
             raise InputError(
-                f"partition.{own_key}={self.classes_each} for partition.clients={clients} needs {holders[c]} samples of"
-                f" class {c}, one per client that has it, and there are {pools[c]}: use at most"
+                f"{self.place}.{own_key}={self.classes_each} for partition.clients={clients} needs {holders[c]} samples"
+                f" of class {c}, one per client that has it, and there are {pools[c]}: use at most"
                 f" {max(1, clients * pools[c] // holders[c])} clients or fewer classes per client"
             )
-        everything = self.config.samples is None
-        amounts = allowed * (pools / np.maximum(holders, 1)) if everything else allowed.astype(np.float64)
+        amounts = allowed.astype(np.float64) if self.sized else allowed * (pools / np.maximum(holders, 1))
         return Wish(amounts, allowed, self.classes_each)
 
 

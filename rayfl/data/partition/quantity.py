@@ -1,14 +1,25 @@
 """How many samples each client gets, and how many clients are in each planted cluster."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from rayfl.config.partition import ClusteredPartition, SizedPartition
+from rayfl.config.partition import SizedPartition
+from rayfl.config.partition_base import PlantedPartition
 from rayfl.data.partition.counting import share_out
 from rayfl.data.partition.splits import Splits
 from rayfl.errors import InputError
 
 
-def cluster_of_clients(config: ClusteredPartition) -> np.ndarray:
+@dataclass(frozen=True)
+class AskedSizes:
+    """Samples of each client, training and test together; `exact`: no less will do, where classes are scarce."""
+
+    sizes: np.ndarray
+    exact: bool
+
+
+def cluster_of_clients(config: PlantedPartition) -> np.ndarray:
     """Return the planted cluster of each client, in the order of clusters; sizes differ by one at most if not given."""
     assert config.clients is not None  # the config fills it in
     sizes = config.cluster_sizes or [
@@ -36,15 +47,23 @@ def check_range(config: SizedPartition, clients: int, total: int) -> None:
 
 
 def drawn_sizes(
-    config: SizedPartition, clients: int, floor: int, pool: int, held_out: int, rng: np.random.Generator
+    config: SizedPartition,
+    clients: int,
+    floor: int,
+    pool: int,
+    held_out: int,
+    rng: np.random.Generator,
+    asked: AskedSizes | None = None,
 ) -> tuple[np.ndarray | None, np.ndarray]:
     """Return each client's size in the pool (None: deal it all) and in the official test split."""
     official = config.test == "official"
-    no_test = np.zeros(clients, np.int64)
-    if config.samples is None:
-        return None, no_test
-    least, largest = config.samples
     needed = floor + official
+    if asked is not None:
+        sizes = _with_floor(asked, needed, pool + held_out)
+        return _split_sizes(sizes, needed, pool, held_out, rng, "quantity") if official else (sizes, sizes * 0)
+    if config.samples is None:
+        return None, np.zeros(clients, np.int64)
+    least, largest = config.samples
     if least < needed:
         raise InputError(
             f"partition.samples={config.samples} is too few: a client of this partition needs at least"
@@ -61,14 +80,34 @@ def drawn_sizes(
     if sizes.sum() > total:
         sizes = least + share_out(sizes - least, total - least * clients, rng)
     if not official:
-        return sizes, no_test
-    # Test samples in the proportion of the source's own splits, within what both splits can give.
+        return sizes, np.zeros(clients, np.int64)
+    return _split_sizes(sizes, needed, pool, held_out, rng, f"samples={config.samples}")
+
+
+def _with_floor(asked: AskedSizes, needed: int, total: int) -> np.ndarray:
+    """Return the sizes that a quantity part asks for, none of them too small for the labels."""
+    sizes, clients = asked.sizes, len(asked.sizes)
+    if sizes.min() < needed and (asked.exact or needed * clients > sizes.sum()):
+        raise InputError(
+            f"partition.quantity gives client {sizes.argmin()} {sizes.min()} samples: a client of this partition needs"
+            f" at least {needed}, so ask for more samples, or for fewer clients or classes per client"
+        )
+    if sizes.sum() > total:
+        raise InputError(f"partition.quantity gives {sizes.sum()} samples in all, and there are {total}: ask for less")
+    return raised(sizes, np.full(clients, needed))
+
+
+def _split_sizes(
+    sizes: np.ndarray, needed: int, pool: int, held_out: int, rng: np.random.Generator, what: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Split sizes into those in the pool and those in the official test split, in the proportion of the two."""
+    clients, total = len(sizes), pool + held_out
     free = sizes - needed
     at_most = min(held_out, clients + int(free.sum()))
     at_least = max(clients, int(sizes.sum()) - pool)
     if at_least > at_most:
         raise InputError(
-            f"partition.samples={config.samples} for partition.clients={clients} needs at least {at_least}"
+            f"partition.{what} for partition.clients={clients} needs at least {at_least}"
             f" test samples, the source has {held_out} for them: use fewer clients or samples, or a share"
             " such as partition.test=0.2"
         )

@@ -1,6 +1,8 @@
 """What a partition is, once it is made: who has which samples, and through which transform it sees them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -10,12 +12,36 @@ from rayfl.data.partition.counting import count_labels
 
 
 @dataclass(frozen=True)
+class Change:
+    """From round `round` on, these clients are in these planted clusters and see samples through these transforms.
+
+    `transform_of` holds numbers of the partition's transforms; None: clients see what they saw before.
+    """
+
+    round: int
+    clients: np.ndarray
+    true_cluster: np.ndarray
+    transform_of: np.ndarray | None = None
+
+
+def clusters_at(true_cluster: np.ndarray, changes: Sequence[Change], round: int) -> np.ndarray:
+    """Return the planted cluster of each client in a round: those at the start, and what has changed since."""
+    found = true_cluster
+    for change in changes:
+        if change.round <= round:
+            found = found.copy() if found is true_cluster else found
+            found[change.clients] = change.true_cluster
+    return found
+
+
+@dataclass(frozen=True)
 class Partition:
     """Who gets which samples, as flat arrays: client i has `train[train_offsets[i] : train_offsets[i + 1]]`.
 
     No sample is in two of `train`, `validation`, `test` and `public`; the last are nobody's. `true_cluster` is there
     where clusters are planted. Client i sees its samples through `transforms[transform_of[i]]`, and is called
-    `client_names[i]` where the data name the clients.
+    `client_names[i]` where the data name the clients. Both hold until `changes` say otherwise, which stand in the order
+    of their rounds. Rounds are counted from 1; round 0 is before the first.
     """
 
     train: np.ndarray
@@ -29,6 +55,7 @@ class Partition:
     transforms: tuple[Transform, ...] = ()
     transform_of: np.ndarray | None = None
     client_names: tuple[str, ...] | None = None
+    changes: tuple[Change, ...] = ()
 
     @property
     def clients(self) -> int:
@@ -66,14 +93,46 @@ class Partition:
         """Indices of a client's validation samples."""
         return self.validation[self.validation_offsets[client] : self.validation_offsets[client + 1]]
 
-    def transform_for(self, client: int) -> Transform | None:
-        """What sets this client's samples apart, if anything does."""
-        return None if self.transform_of is None else self.transforms[self.transform_of[client]]
+    def true_cluster_at(self, round: int) -> np.ndarray | None:
+        """The planted cluster of each client in a round, where clusters are planted."""
+        return None if self.true_cluster is None else clusters_at(self.true_cluster, self.changes, round)
+
+    def transform_of_at(self, round: int) -> np.ndarray | None:
+        """The number of each client's transform in a round, where clients have any."""
+        found = self.transform_of
+        for change in self.changes:
+            if change.round <= round and change.transform_of is not None and found is not None:
+                found = found.copy() if found is self.transform_of else found
+                found[change.clients] = change.transform_of
+        return found
+
+    def transform_for(self, client: int, round: int = 0) -> Transform | None:
+        """What sets this client's samples apart in a round, if anything does."""
+        if self.transform_of is None:
+            return None
+        number = self.transform_of[client]
+        if self.changes:
+            clients, rounds, numbers = self._transforms_over_time
+            begin, end = np.searchsorted(clients, [client, client + 1])
+            passed = int(np.searchsorted(rounds[begin:end], round, side="right"))
+            number = numbers[begin + passed - 1] if passed else number
+        return self.transforms[number]
+
+    @cached_property
+    def _transforms_over_time(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Whose transform changes, in which round, to which: in the order of clients, then of rounds."""
+        some = [change for change in self.changes if change.transform_of is not None]
+        none = np.zeros(0, np.int64)
+        clients = np.concatenate([none, *[change.clients for change in some]])
+        rounds = np.concatenate([none, *[np.full(len(change.clients), change.round) for change in some]])
+        numbers = np.concatenate([none, *[change.transform_of for change in some]])
+        order = np.argsort(clients, kind="stable")  # changes stand in the order of rounds
+        return clients[order], rounds[order], numbers[order]
 
     def label_counts(
-        self, dataset: Dataset, split: Literal["train", "validation", "test", "all"] = "train"
+        self, dataset: Dataset, split: Literal["train", "validation", "test", "all"] = "train", round: int = 0
     ) -> np.ndarray:
-        """Samples of each class that a client sees (clients, classes): after its label transform."""
+        """Samples of each class that a client sees in a round (clients, classes): after its label transform."""
         counts = np.zeros((self.clients, dataset.classes), dtype=np.int64)
         if split in ("train", "all"):
             counts += count_labels(dataset, self.train, self.n_train)
@@ -83,12 +142,17 @@ class Partition:
             counts += count_labels(dataset, self.test, self.n_test)
         if dataset.targets == "number":
             return counts
-        for number, transform in enumerate(self.transforms):
-            if transform.labels is not None and self.transform_of is not None:
-                rows = self.transform_of == number
-                # Class c becomes labels[c], so new class j is the old class argsort(labels)[j].
-                counts[rows] = counts[rows][:, np.argsort(transform.labels)]
-        return counts
+        orders = self.label_orders(dataset.classes, round)
+        # Class c becomes labels[c], so new class j is the old class argsort(labels)[j].
+        return counts if orders is None else np.take_along_axis(counts, np.argsort(orders, axis=1), axis=1)
+
+    def label_orders(self, classes: int, round: int = 0) -> np.ndarray | None:
+        """The label that each client sees for each class in a round (clients, classes); None: for all the class."""
+        transform_of = self.transform_of_at(round)
+        if transform_of is None or all(transform.labels is None for transform in self.transforms):
+            return None
+        same = tuple(range(classes))
+        return np.array([same if t.labels is None else t.labels for t in self.transforms], np.int64)[transform_of]
 
     def normalised(self, dataset: Dataset) -> Dataset:
         """Return the data set with inputs normalised over what clients see: some may see them inverted.
@@ -96,9 +160,9 @@ class Partition:
         With p the share of inverted training samples, mean m and variance v become (1 - p) m + p (255 - m) and
         v + p (1 - p) (255 - 2 m)^2. Turns and new labels change neither.
         """
-        if self.transform_of is None or not any(t.invert for t in self.transforms):
+        if self.transform_of is None or not any(t.inverts for t in self.transforms):
             return dataset
-        inverts = np.array([t.invert for t in self.transforms])[self.transform_of]
+        inverts = np.array([t.inverts for t in self.transforms])[self.transform_of]
         share = self.n_train[inverts].sum() / len(self.train)
         scale = dataset.scale.astype(np.float64)
         mean, variance = -dataset.shift / scale, scale**-2

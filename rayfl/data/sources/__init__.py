@@ -1,4 +1,5 @@
-"""Reading data: from scikit-learn, torchvision's sets, files, functions or objects of the user's, into one `Dataset`.
+"""Reading data: from scikit-learn, torchvision's sets, Hugging Face's hub, files, functions or objects of the user's,
+into one `Dataset`.
 
 Everything that can be wrong with a file is reported here, in one line that names data.path or data.root and says what
 to do. Who gets which samples is decided in `rayfl.data.partition`.
@@ -8,7 +9,9 @@ import pandas as pd
 
 from rayfl.config import DataConfig
 from rayfl.data.dataset import Dataset, Targets
+from rayfl.data.sources.csv import Csv
 from rayfl.data.sources.digits import Digits
+from rayfl.data.sources.huggingface import HuggingFace
 from rayfl.data.sources.image_folder import ImageFolder
 from rayfl.data.sources.npz import Npz
 from rayfl.data.sources.objects import Data
@@ -32,7 +35,9 @@ SOURCES: dict[str, Source] = {
     "image_folder": ImageFolder(),
     "npz": Npz(),
     "parquet": Parquet(),
+    "csv": Csv(),
     "text": Text(),
+    "huggingface": HuggingFace(),
     "python": FromPython(),
 }
 
@@ -50,12 +55,13 @@ def load_dataset(config: DataConfig, seed: int, column: str | None = None, targe
     if column is not None and not source.owners:
         raise InputError(
             f"partition.column={column}: data.source={config.source} does not say whose sample is whose;"
-            " partition.kind=natural needs data.source=mnist (column writer), parquet or text, or data of your own"
+            " partition.kind=natural needs data.source=mnist (column writer), parquet, csv, huggingface or text, or"
+            " data of your own"
         )
     if targets == "number" and not source.numbers:
         raise InputError(
-            f"data.source={config.source} has classes, and the task predicts numbers: use parquet, npz or data of your"
-            " own, or task=classification"
+            f"data.source={config.source} has classes, and the task predicts numbers: use parquet, csv, huggingface,"
+            " npz or data of your own, or task=classification"
         )
     try:
         samples = source.load(config, column)

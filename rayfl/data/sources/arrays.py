@@ -22,7 +22,7 @@ def from_arrays(arrays: Mapping[str, Any], where: str, channels_first: bool = Fa
     Where C may be at both ends, it is the last, or with `channels_first` the first.
     """
     check_names(arrays, where)
-    inputs, kind = _inputs(as_array(arrays["x"], f"{where}: x"), f"{where}: x", channels_first)
+    inputs, kind = inputs_of(as_array(arrays["x"], f"{where}: x"), f"{where}: x", channels_first)
     labels = as_array(arrays["y"], f"{where}: y")
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
@@ -75,7 +75,8 @@ def pixels_first(images: np.ndarray, last: bool) -> np.ndarray:
     return images.transpose(0, 3, 1, 2) if last else images
 
 
-def _inputs(x: np.ndarray, where: str, channels_first: bool) -> tuple[np.ndarray, Kind]:
+def inputs_of(x: np.ndarray, where: str, channels_first: bool = False) -> tuple[np.ndarray, Kind]:
+    """Return the features or images in an array, checked, as (N, F) or (N, C, H, W), and which they are."""
     if x.dtype.kind not in "iufb":
         raise InputError(f"{where} is of type {x.dtype}: it must hold numbers")
     if not 1 <= x.ndim <= 4 or len(x) == 0 or 0 in x.shape:

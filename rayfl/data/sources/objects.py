@@ -3,16 +3,18 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
 
 from rayfl.data.sources.arrays import ARRAYS, as_array, check_names, from_arrays
+from rayfl.data.sources.features import Missing
 from rayfl.data.sources.samples import Samples
 from rayfl.data.sources.tables import Columns, from_frame
 from rayfl.errors import InputError
 
+_MISSING = ", ".join(get_args(Missing))
 _FORMS = (
     "give arrays (x, y), a mapping with x and y, a pandas DataFrame, a torch Dataset of pairs, or rayfl.data.Data(...)"
 )
@@ -24,7 +26,8 @@ class Data:
 
     `test` and `validation` mark samples of such splits, one truth value per sample; a DataFrame has a column `split`
     instead. `client` names the client of each sample, or the column that does. `categories` are columns that become
-    one feature per value, in sorted order, and columns in `drop` are left out.
+    one feature per value, in sorted order, columns in `drop` are left out, and `missing="mean"` fills gaps as
+    data.missing does.
     """
 
     x: Any
@@ -35,6 +38,7 @@ class Data:
     validation: Any = None
     categories: Sequence[str] = ()
     drop: Sequence[str] = ()
+    missing: Missing = "refuse"
     #: Whether images that could be either have their channels first, as tensors have.
     channels_first: bool = False
 
@@ -49,15 +53,17 @@ class Data:
                 )
             if self.client is not None and not isinstance(self.client, str):
                 raise InputError(f"{where}: client goes with a DataFrame as the name of a column")
-            columns = Columns(self.label, self.client, tuple(self.categories), tuple(self.drop))
+            if self.missing not in get_args(Missing):
+                raise InputError(f"{where}: missing={self.missing!r} is not allowed; allowed: {_MISSING}")
+            columns = Columns(self.label, self.client, tuple(self.categories), tuple(self.drop), self.missing)
             return from_frame(self.x, columns, column, where)
         if column is not None:
             raise InputError(
                 f"partition.column={column}: {where} has arrays, not columns: name the client of each sample in an"
                 " array client, and leave partition.column out"
             )
-        if self.categories or self.drop:
-            raise InputError(f"{where}: categories and drop are columns of a DataFrame, and there are only arrays")
+        if self.categories or self.drop or self.missing != "refuse":
+            raise InputError(f"{where}: categories, drop and missing are for a DataFrame, and there are only arrays")
         return from_arrays(self._arrays, where, self.channels_first)
 
     @property
@@ -68,7 +74,8 @@ class Data:
         """Return what tells these data from others."""
         known = hashlib.blake2b(digest_size=16)
         if isinstance(self.x, pd.DataFrame):
-            known.update(repr((self.label, self.client, list(self.categories), list(self.drop))).encode())
+            more = [] if self.missing == "refuse" else [self.missing]
+            known.update(repr((self.label, self.client, list(self.categories), list(self.drop), *more)).encode())
             for name, values in self.x.items():
                 try:
                     hashed = pd.util.hash_pandas_object(values, index=False)
@@ -90,7 +97,7 @@ def collected(value: Any, columns: Columns, where: str) -> Data:
     if isinstance(value, Data):
         return value
     if isinstance(value, pd.DataFrame):
-        return Data(value, label=columns.label, client=columns.client, categories=columns.categories, drop=columns.drop)
+        return Data(value, **vars(columns))
     if isinstance(value, Mapping):
         check_names(value, where)
         if isinstance(value["x"], pd.DataFrame):

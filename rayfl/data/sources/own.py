@@ -8,9 +8,8 @@ from typing import Any
 from rayfl.config import DataConfig
 from rayfl.config.data import OwnData, PythonData
 from rayfl.data.sources.objects import Data, collected
-from rayfl.data.sources.parquet import columns_of
 from rayfl.data.sources.samples import Samples
-from rayfl.data.sources.tables import Columns
+from rayfl.data.sources.tables import Columns, columns_of
 from rayfl.errors import InputError, RayflError
 from rayfl.own_code import imported, reason, told_as
 

@@ -1,10 +1,9 @@
 """Parquet files: one row per sample."""
 
 from rayfl.config import DataConfig
-from rayfl.config.data import TableKeys
 from rayfl.data.sources.files import existing
 from rayfl.data.sources.samples import Samples, reason
-from rayfl.data.sources.tables import Columns, from_table
+from rayfl.data.sources.tables import columns_of, from_table
 from rayfl.errors import InputError
 
 
@@ -25,9 +24,3 @@ class Parquet:
                 f"{config.place} cannot be read as parquet ({reason(error)}): write it with DataFrame.to_parquet"
             ) from None
         return from_table(table, columns_of(config), column, config.place)
-
-
-def columns_of(config: DataConfig) -> Columns:
-    """Return what the config says of the columns of a table."""
-    assert isinstance(config, TableKeys)
-    return Columns(config.label, config.client, tuple(config.categories), tuple(config.drop))

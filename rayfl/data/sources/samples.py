@@ -30,6 +30,9 @@ class Samples:
     window: int = 0
     classes: int = 0  # 0: as many as the labels show
     is_validation: np.ndarray | None = None  # None: the source has no such split
+    class_names: tuple[str, ...] | None = None
+    feature_names: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()  # what a user should know of how the data were read, a line each
 
 
 class Source(Protocol):
@@ -47,11 +50,16 @@ class Source(Protocol):
 def finished(samples: Samples, config: DataConfig, seed: int, targets: Targets, where: str) -> Dataset:
     """Check the labels, draw data.limit samples and normalise."""
     if targets == "number":
-        samples = replace(samples, labels=_checked_numbers(samples.labels, where), classes=1)
+        samples = replace(samples, labels=_checked_numbers(samples.labels, where), classes=1, class_names=None)
     else:
-        labels = _checked_classes(samples.labels, where)
+        labels, names = _checked_classes(samples.labels, where)
         classes = max(samples.classes, int(labels.max()) + 1)
-        samples = replace(samples, labels=smallest_unsigned(labels, classes - 1), classes=classes)
+        samples = replace(
+            samples,
+            labels=smallest_unsigned(labels, classes - 1),
+            classes=classes,
+            class_names=samples.class_names or names,
+        )
     if config.limit is not None and config.limit < len(samples.labels):
         samples = _limited(samples, config.limit, seed)
     shift, scale = _normalisation(samples, config.normalise)
@@ -59,14 +67,17 @@ def finished(samples: Samples, config: DataConfig, seed: int, targets: Targets, 
     return Dataset(shift=shift, scale=scale, targets=targets, **arrays)
 
 
-def _checked_classes(labels: np.ndarray, where: str) -> np.ndarray:
+def _checked_classes(labels: np.ndarray, where: str) -> tuple[np.ndarray, tuple[str, ...] | None]:
+    """Return the labels as numbers from 0, and what they are called where they are text."""
+    names = None
     if len(labels) == 0:
         raise InputError(f"{where} has no samples: there is nothing to learn from")
     if labels.dtype.kind in "OUST":
         missing = int(pd.isna(labels).sum())
         if missing:
             raise InputError(f"{where}: {missing} samples have no label: fill them in or leave the samples out")
-        labels = np.unique(np.array([str(label) for label in labels], dtype=object), return_inverse=True)[1]
+        found, labels = np.unique(np.array([str(label) for label in labels], dtype=object), return_inverse=True)
+        names = tuple(found.tolist())
     if labels.dtype.kind not in "iufb":
         raise InputError(f"{where}: the labels are of type {labels.dtype}: they must be whole numbers from 0")
     if labels.dtype.kind == "f" and not (np.isfinite(labels).all() and (labels == np.floor(labels)).all()):
@@ -85,7 +96,7 @@ def _checked_classes(labels: np.ndarray, where: str) -> np.ndarray:
         raise InputError(
             f"{where}: all {len(labels)} samples have the label {labels[0]}: there must be at least two classes"
         )
-    return labels
+    return labels, names
 
 
 def _checked_numbers(labels: np.ndarray, where: str) -> np.ndarray:

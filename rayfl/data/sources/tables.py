@@ -1,29 +1,37 @@
-"""Tables: which columns are features, label, split and client, and how they become numbers. No column is dropped
-unless the config says so.
-"""
+"""Tables: which columns are features, label, split and client. How features become numbers is in `features`."""
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from rayfl.config import DataConfig
+from rayfl.config.data import TableKeys
+from rayfl.data.dataset import Kind
+from rayfl.data.sources.features import Missing, features_of
+from rayfl.data.sources.owners import need_columns, owner_columns_of, owners_of
 from rayfl.data.sources.samples import Samples, reason, validation_split
-from rayfl.errors import InputError, closest
-
-#: The most features that one column of categories may become.
-_MOST_VALUES = 1000
+from rayfl.errors import InputError
 
 
 @dataclass(frozen=True)
 class Columns:
-    """What the columns of a table are for; `key` is how messages call the keys, such as data."""
+    """What the columns of a table are for, and what is done about missing numbers and categories."""
 
     label: str = "label"
     client: str | None = None
     categories: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
+    missing: Missing = "refuse"
+
+
+def columns_of(config: DataConfig) -> Columns:
+    """Return what the config says of the columns of a table."""
+    assert isinstance(config, TableKeys)
+    return Columns(config.label, config.client, tuple(config.categories), tuple(config.drop), config.missing)
 
 
 def from_frame(frame: pd.DataFrame, columns: Columns, column: str | None, where: str) -> Samples:
@@ -31,9 +39,7 @@ def from_frame(frame: pd.DataFrame, columns: Columns, column: str | None, where:
     import pyarrow as pa
 
     frame = frame.rename(columns=str)
-    twice = frame.columns[frame.columns.duplicated()]
-    if len(twice):
-        raise InputError(f"{where} has two columns '{twice[0]}': rename one")
+    refuse_twice(list(frame.columns), where)
     dropped = tuple(name for name in columns.drop if name in frame)
     frame = frame.drop(columns=list(dropped))  # they may hold anything
     for name in frame.columns:
@@ -47,127 +53,102 @@ def from_frame(frame: pd.DataFrame, columns: Columns, column: str | None, where:
     return from_table(pa.Table.from_pandas(frame, preserve_index=False), columns, column, where, dropped)
 
 
-def from_table(table: Any, columns: Columns, column: str | None, where: str, dropped: tuple[str, ...] = ()) -> Samples:
-    """Return the samples in the rows of an Arrow table. `dropped` are columns that are no longer in it."""
-    if table.num_rows == 0:
-        raise InputError(f"{where} has no rows: write some samples into it")
-    owner_columns = owner_columns_of(table.column_names, column)
-    if not owner_columns and columns.client is not None:
-        owner_columns, owner_key = owner_columns_of(table.column_names, columns.client), "data.client"
-    else:
-        owner_key = "partition.column"
-    others = [name for name in (columns.client,) if name is not None]
-    meta = {name for name in table.column_names if name in (columns.label, "split", *owner_columns, *others)}
+def from_table(
+    table: Any,
+    columns: Columns,
+    column: str | None,
+    where: str,
+    dropped: tuple[str, ...] = (),
+    split_of: np.ndarray | None = None,
+) -> Samples:
+    """Return the samples in the rows of an Arrow table; `column` is partition.column.
+
+    `dropped` are columns that are no longer in it. `split_of` says train, val or test of each row, else a column
+    called split does.
+    """
+    about = described(table, columns, column, where, split_of)
     available = [*table.column_names, *dropped]
     need_columns(available, list(columns.drop), where, "data.drop")
     need_columns(table.column_names, list(columns.categories), where, "data.categories")
-    _refuse_nested(table, meta, columns.drop, where)
-    frame = table.select(sorted(meta)).to_pandas()
-    need_columns(table.column_names, [columns.label], where, "data.label")
-    need_columns(table.column_names, owner_columns, where, owner_key)
-    inputs = _features(table, meta | set(columns.drop), columns, where)
-    owner, names = owners_of(frame, owner_columns, where) if owner_columns else (None, None)
-    split_of = _split_column(frame, where)
-    labels = _labels(frame[columns.label], columns.label, where)
-    return Samples(inputs, labels, "vector", split_of == "test", owner, names, is_validation=validation_split(split_of))
+    features = features_of(
+        table,
+        {*about.columns, *columns.drop},
+        columns.categories,
+        columns.missing,
+        about.split_of != "test",
+        where,
+    )
+    unused = ", ".join(features.unused)
+    notes = (f"{where}: not used as features, since lists of numbers are there: {unused}",) if unused else ()
+    return replace(about.samples(features.inputs, "vector"), feature_names=features.names, notes=notes)
 
 
-def _features(table: Any, meta: set[str], columns: Columns, where: str) -> np.ndarray:
-    """Return all other columns as numbers: lists if there are any, else numbers and categories in their order."""
+@dataclass(frozen=True)
+class Described:
+    """What a table says of its rows besides their features: the columns that say it, and what they say."""
+
+    columns: tuple[str, ...]
+    labels: np.ndarray
+    split_of: np.ndarray
+    owner: np.ndarray | None
+    owner_names: tuple[str, ...] | None
+
+    def samples(self, inputs: np.ndarray, kind: Kind) -> Samples:
+        """Return these rows as samples."""
+        return Samples(
+            inputs,
+            self.labels,
+            kind,
+            self.split_of == "test",
+            self.owner,
+            self.owner_names,
+            is_validation=validation_split(self.split_of),
+        )
+
+
+def described(
+    table: Any, columns: Columns, column: str | None, where: str, split_of: np.ndarray | None = None
+) -> Described:
+    """Read labels, splits and owners; the arguments are those of `from_table`."""
     import pyarrow.types as types
 
-    fields = [field for field in table.schema if field.name not in meta]
-    lists = [field.name for field in fields if _is_list(field.type)]
-    named = [f.name for f in fields if f.name in columns.categories or types.is_dictionary(f.type)]
-    numbers = [f.name for f in fields if _is_number(f.type) or f.name in named]
-    if not lists and not numbers:
-        raise InputError(f"{where} has no numeric column besides data.label={columns.label}: add the features")
-    for field in fields:
-        if field.name not in lists and field.name not in numbers:
-            what = "text" if types.is_string(field.type) or types.is_large_string(field.type) else str(field.type)
-            raise InputError(
-                f"{where}: column '{field.name}' holds {what}, not numbers: data.categories=[{field.name}] makes one"
-                f" feature per value of it, data.drop=[{field.name}] leaves it out, and data.client={field.name} says"
-                " that it names the clients"
-            )
-    parts = [_column(table.column(name), name, name in named, f"{where}: column '{name}'") for name in lists or numbers]
-    with np.errstate(over="ignore"):  # what float32 cannot hold is refused below
-        inputs = np.concatenate(parts, axis=1).astype(np.float32)
-    if not np.isfinite(inputs).all():
-        rows = np.flatnonzero(~np.isfinite(inputs).all(axis=1))
-        raise InputError(
-            f"{where}: {len(rows)} rows have missing or infinite features, the first is row {rows[0]}:"
-            " fill them in or drop the rows (float32 ends at 3.4e38)"
-        )
-    return inputs
-
-
-def _column(column: Any, name: str, categories: bool, where: str) -> np.ndarray:
-    if _is_list(column.type):
-        return _list_column(column, where)
-    if categories:
-        return _one_hot(column, name, where)
-    return column.cast("float64", safe=False).to_numpy()[:, None]
-
-
-def _one_hot(column: Any, name: str, where: str) -> np.ndarray:
-    """Return a 1 in the place of each row's value: in the order of pandas' categories, else in sorted order."""
-    values = column.to_pandas()
-    if values.isna().any():
-        raise InputError(f"{where}: {int(values.isna().sum())} rows have no value: fill them in or drop the rows")
-    if not isinstance(values.dtype, pd.CategoricalDtype):
-        values = values.astype(pd.CategoricalDtype(sorted(values.unique())))
-    if len(values.cat.categories) > _MOST_VALUES:
-        raise InputError(
-            f"{where} has {len(values.cat.categories)} values, more than the {_MOST_VALUES} that may become features:"
-            f" leave it out with data.drop=[{name}], or group its values"
-        )
-    return np.eye(len(values.cat.categories))[values.cat.codes.to_numpy()]
-
-
-def _list_column(column: Any, where: str) -> np.ndarray:
-    """Return a column of equally long lists as a matrix."""
-    rows = column.combine_chunks()
-    lengths = rows.value_lengths().to_numpy(zero_copy_only=False)
-    if rows.null_count or len(np.unique(lengths)) != 1 or lengths[0] == 0:
-        raise InputError(f"{where} has missing lists or lists of different lengths: make every list as long")
-    return rows.flatten().cast("float64", safe=False).to_numpy(zero_copy_only=False).reshape(len(lengths), -1)
-
-
-def _refuse_nested(table: Any, meta: set[str], drop: tuple[str, ...], where: str) -> None:
-    import pyarrow.types as types
-
-    for field in table.schema:
-        if field.name in meta and types.is_nested(field.type):
+    names = table.column_names
+    refuse_twice(names, where)
+    if table.num_rows == 0:
+        raise InputError(f"{where} has no rows: write some samples into it")
+    owner_columns = owner_columns_of(names, column)
+    owner_key = "partition.column"
+    if not owner_columns and columns.client is not None:
+        owner_columns, owner_key = owner_columns_of(names, columns.client), "data.client"
+    roles = [columns.label, columns.client, *owner_columns, *(["split"] if split_of is None else [])]
+    meta = [name for name in names if name in roles]
+    for field in table.select(meta).schema:
+        if types.is_nested(field.type):
             raise InputError(f"{where}: column '{field.name}' holds {field.type}: it must have one value per row")
-        if field.name in meta or field.name in drop:
-            continue
-        if _is_list(field.type) and not _is_number(field.type.value_type):
-            raise InputError(
-                f"{where}: column '{field.name}' holds {field.type}: a list must hold numbers, not lists or text;"
-                " flatten it"
-            )
+    frame = table.select(meta).to_pandas()
+    need_columns(names, [columns.label], where, "data.label")
+    need_columns(names, owner_columns, where, owner_key)
+    owner, owner_names = owners_of(frame, owner_columns, where) if owner_columns else (None, None)
+    labels = _labels(frame[columns.label], columns.label, where)
+    return Described(
+        tuple(meta), labels, _split_column(frame, where) if split_of is None else split_of, owner, owner_names
+    )
 
 
-def _is_list(kind: Any) -> bool:
-    import pyarrow.types as types
-
-    return types.is_list(kind) or types.is_fixed_size_list(kind) or types.is_large_list(kind)
-
-
-def _is_number(kind: Any) -> bool:
-    import pyarrow.types as types
-
-    return types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+def refuse_twice(names: list[str], where: str) -> None:
+    """Refuse two columns of one name."""
+    name, times = Counter(names).most_common(1)[0] if names else ("", 0)
+    if times > 1:
+        raise InputError(f"{where} has two columns '{name}': rename one")
 
 
 def _labels(values: pd.Series, label: str, where: str) -> np.ndarray:
     """Return the column as it is, or as text where it holds text or categories."""
-    if values.dtype != object and not isinstance(values.dtype, pd.StringDtype | pd.CategoricalDtype):
-        return values.to_numpy()
     if values.isna().any():
         missing = int(values.isna().sum())
         raise InputError(f"{where}: {missing} rows have no data.label={label}: fill them in or drop the rows")
+    if values.dtype != object and not isinstance(values.dtype, pd.StringDtype | pd.CategoricalDtype):
+        return values.to_numpy()
     return values.astype(str).to_numpy(dtype=object)
 
 
@@ -192,34 +173,3 @@ def read_table(path: Path, where: str) -> pd.DataFrame:
     except Exception as error:
         raise InputError(f"{where} cannot be read as a table ({reason(error)}): get a complete copy of it") from None
     raise InputError(f"{where} is of no known kind: use a .txt, .csv, .csv.gz or .parquet file")
-
-
-def owner_columns_of(available: list[str], column: str | None) -> list[str]:
-    """The columns that together name the owner: `play+role` is two, unless a column has that very name."""
-    if column is None:
-        return []
-    return [column] if column in available else column.split("+")
-
-
-def need_columns(available: list[str], columns: list[str], where: str, key: str) -> None:
-    """Refuse columns that are not there."""
-    for column in columns:
-        if column not in available:
-            hint = closest(column, available)
-            raise InputError(
-                f"{where} has no column '{column}'{hint}: {key} must be one of {', '.join(available) or '(none)'}"
-            )
-
-
-def owners_of(table: pd.DataFrame, columns: list[str], where: str) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Number the owners in the sorted order of their names."""
-    for column in columns:
-        missing = table[column].isna() | (table[column].astype(str) == "")
-        if missing.any():
-            raise InputError(
-                f"{where}: {int(missing.sum())} rows have no '{column}', the first is row"
-                f" {int(missing.argmax())}: fill them in or drop the rows"
-            )
-    groups = table.groupby(columns if len(columns) > 1 else columns[0], sort=True, observed=True)
-    names = tuple("/".join(map(str, key)) if isinstance(key, tuple) else str(key) for key in groups.groups)
-    return groups.ngroup().to_numpy().astype(np.int32), names

@@ -3,13 +3,15 @@
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from rayfl.config import DataConfig
 from rayfl.config.data import TextData
 from rayfl.data.dataset import smallest_unsigned
 from rayfl.data.sources.files import existing
+from rayfl.data.sources.owners import need_columns, owner_columns_of, owners_of
 from rayfl.data.sources.samples import Samples, reason
-from rayfl.data.sources.tables import need_columns, owner_columns_of, owners_of, read_table
+from rayfl.data.sources.tables import read_table
 from rayfl.errors import InputError
 
 
@@ -23,7 +25,7 @@ class Text:
         """Read a .txt file, or the column text of a table."""
         assert isinstance(config, TextData)
         texts, names = _texts(existing(config), config.place, column, config.window)
-        return _windows(texts, names, config.window, config.stride)
+        return windows_of(texts, names, config.window, config.stride)
 
 
 def _texts(path: Path, where: str, column: str | None, window: int) -> tuple[list[str], tuple[str, ...] | None]:
@@ -43,27 +45,34 @@ def _texts(path: Path, where: str, column: str | None, window: int) -> tuple[lis
         columns = owner_columns_of(list(table.columns), column)
         need_columns(list(table.columns), ["text"], where, "the column")
         need_columns(list(table.columns), columns, where, "partition.column")
-        lines = table["text"].fillna("").astype(str)
-        if columns:
-            owner, all_names = owners_of(table, columns, where)
-            joined = lines.groupby(owner).agg(" ".join)
-            long_enough = joined.str.len() > window
-            texts = joined[long_enough].to_list()
-            names = tuple(all_names[i] for i in joined.index[long_enough])
-        else:
-            texts, names = [" ".join(lines)], None
-    texts = [text for text in texts if len(text) > window]
-    if not texts:
+        texts, names = texts_of(table, "text", columns, where)
+    return long_enough(texts, names, window, where)
+
+
+def texts_of(
+    table: pd.DataFrame, text: str, owner_columns: list[str], where: str
+) -> tuple[list[str], tuple[str, ...] | None]:
+    """Return the column `text` joined by owner, with the owners' names; without owners, as one text."""
+    lines = table[text].fillna("").astype(str)
+    if not owner_columns:
+        return [" ".join(lines)], None
+    owner, names = owners_of(table, owner_columns, where)
+    return lines.groupby(owner).agg(" ".join).to_list(), names
+
+
+def long_enough(
+    texts: list[str], names: tuple[str, ...] | None, window: int, where: str
+) -> tuple[list[str], tuple[str, ...] | None]:
+    """Leave out texts, and their owners, that have no character after a window."""
+    kept = [number for number, text in enumerate(texts) if len(text) > window]
+    if not kept:
         raise InputError(f"data.window={window} is longer than any text of {where}: use a shorter window or more text")
-    return texts, names
+    return [texts[number] for number in kept], None if names is None else tuple(names[number] for number in kept)
 
 
-def _windows(texts: list[str], names: tuple[str, ...] | None, window: int, stride: int) -> Samples:
+def windows_of(texts: list[str], names: tuple[str, ...] | None, window: int, stride: int) -> Samples:
     """Lay all texts out as one stream of codes, with windows that never cross from one text to the next."""
-    points = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
-    present = np.zeros(int(points.max()) + 1, bool)
-    present[points] = True
-    codes = smallest_unsigned((np.cumsum(present) - 1)[points], int(present.sum()) - 1)
+    codes, vocabulary = _codes("".join(texts))
     lengths = np.array([len(text) for text in texts])
     first = np.cumsum(lengths) - lengths
     # A window needs the character after it too, as its label.
@@ -80,5 +89,29 @@ def _windows(texts: list[str], names: tuple[str, ...] | None, window: int, strid
         owner_names=names,
         starts=smallest_unsigned(starts, len(codes)),
         window=window,
-        classes=int(present.sum()),  # some characters may never be a label, but a model reads them
+        classes=vocabulary,  # some characters may never be a label, but a model reads them
     )
+
+
+def given_windows(texts: list[str], following: list[str]) -> Samples:
+    """Return equally long texts, each with the character that follows it."""
+    window = len(texts[0])
+    codes, vocabulary = _codes("".join([*texts, *following]))
+    return Samples(
+        inputs=codes[: window * len(texts)],
+        labels=codes[window * len(texts) :],
+        kind="text",
+        is_test=np.zeros(len(texts), bool),
+        starts=smallest_unsigned(np.arange(len(texts)) * window, len(codes)),
+        window=window,
+        classes=vocabulary,
+    )
+
+
+def _codes(text: str) -> tuple[np.ndarray, int]:
+    """Number the characters that occur, in the order of Unicode; return the text in these, and how many there are."""
+    points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    present = np.zeros(int(points.max()) + 1, bool)
+    present[points] = True
+    vocabulary = int(present.sum())
+    return smallest_unsigned((np.cumsum(present) - 1)[points], vocabulary - 1), vocabulary

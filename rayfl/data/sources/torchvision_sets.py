@@ -11,8 +11,9 @@ import numpy as np
 from rayfl.config import DataConfig
 from rayfl.data.sources.files import data_root
 from rayfl.data.sources.npz import read_npz
+from rayfl.data.sources.owners import need_columns, owners_of
 from rayfl.data.sources.samples import Samples, reason
-from rayfl.data.sources.tables import need_columns, owners_of, read_table
+from rayfl.data.sources.tables import read_table
 from rayfl.errors import InputError
 
 WRITERS_FILE = "mnist-writers.csv.gz"

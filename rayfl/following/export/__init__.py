@@ -1,4 +1,4 @@
-"""`rayfl export`: a run's numbers for other tools, from its Parquet alone. One module per tool."""
+"""`rayfl export`: a run's numbers for other tools, read from its Parquet files only. One module per tool."""
 
 from rayfl.following.export.exporting import TARGETS, export
 

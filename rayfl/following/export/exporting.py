@@ -1,4 +1,4 @@
-"""The course of an export: which runs, to where, once or until they are complete."""
+"""How an export proceeds: which runs, to which folder, once or until the runs are complete."""
 
 import importlib.util
 import time
@@ -35,9 +35,10 @@ def export(
     patience: float = PATIENCE,
     say: Callable[[str], None] = print,
 ) -> int:
-    """Export all runs below some folders; return 0, or 1 if one is damaged, or unfinished after `follow`.
+    """Export all runs below some folders; return 0, or 1 if a run is damaged, or unfinished after `follow`.
 
-    With `follow`, go on until the runs are complete. What an earlier export has written is not exported again.
+    With `follow`, continue until the runs are complete. Rounds that an earlier export has written are not exported
+    again.
     """
     target = _found(to)
     folder = _output(out, to)
@@ -60,12 +61,12 @@ def export(
     left = [s for s in statuses if s.run.path in exports.damaged or (follow and not s.complete)]
     for status in left:
         if status.state == "unfinished":
-            say(f"nobody is going on with {status.run.path}: rayfl resume {status.run.path}")
+            say(f"{status.run.path} is unfinished, and no process runs it; resume it: rayfl resume {status.run.path}")
     return 1 if left else 0
 
 
 class _Exports:
-    """The exports of several runs; one is open while its run goes on."""
+    """The exports of several runs; an export stays open while its run continues."""
 
     def __init__(self, target: type[Target], folder: Path, looker: Looker, say: Callable[[str], None]) -> None:
         self._target, self._folder, self._looker, self._say = target, folder, looker, say
@@ -82,7 +83,7 @@ class _Exports:
             elif self._done.get(path) != status.rounds:
                 try:
                     self._export(status)
-                except pa.ArrowException as error:  # a table that its status does not need
+                except pa.ArrowException as error:  # a table that was not needed for the status
                     self._tell_damage(status, str(error).splitlines()[0])
                     continue
                 except OSError as error:
@@ -116,7 +117,7 @@ class _Exports:
             self._say(f"{name}: nothing new after round {before} -> {target.folder}")
 
     def close(self) -> None:
-        """Close what is open: runs that go on are exported further by another call."""
+        """Close all open exports; for runs that continue, another call exports the further rounds."""
         for target, _ in self._open.values():
             target.close()
         self._open.clear()
@@ -129,7 +130,7 @@ def _found(to: str) -> type[Target]:
     target = TARGETS[to]
     if target.package is not None:
         spec = importlib.util.find_spec(target.package)
-        if spec is None or spec.origin is None:  # without an origin: a mere folder of that name, here
+        if spec is None or spec.origin is None:  # no origin: only a folder of that name in the current folder
             raise InputError(f"--to {to} needs a package that is not installed: pip install 'rayfl[{to}]'")
     return target
 
@@ -141,7 +142,7 @@ def _output(out: str | Path | None, to: str) -> Path:
 
 
 def _check_names(looker: Looker, statuses: Sequence[Status]) -> None:
-    """Refuse runs of one name, which would be exported to one folder."""
+    """Refuse runs with the same name, because they would be exported to the same folder."""
     seen: dict[str, str] = {}
     for status in statuses:
         other = seen.setdefault(looker.name(status), status.run.path)
@@ -152,7 +153,7 @@ def _check_names(looker: Looker, statuses: Sequence[Status]) -> None:
 
 
 def _make(folder: Path, statuses: Sequence[Status]) -> None:
-    """Make the output folder, which must not be in a run's own."""
+    """Make the output folder, which must not be inside a run's folder."""
     for status in statuses:
         if folder.absolute().is_relative_to(status.run.path):
             raise InputError(f"-o {folder} is in the run folder {status.run.path}: give a folder outside of it")
@@ -164,5 +165,5 @@ def _make(folder: Path, statuses: Sequence[Status]) -> None:
 
 
 def _is_one(paths: Sequence[str | Path], statuses: Sequence[Status]) -> bool:
-    """Whether all folders that were given are runs, so that no further ones can come."""
+    """Whether all given folders are runs, so that no further runs can appear."""
     return len(statuses) == len(paths) and {s.run.path for s in statuses} == {Storage(p).path for p in paths}

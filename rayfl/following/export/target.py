@@ -1,4 +1,4 @@
-"""What an export to any tool has: a folder, a note of which run it is and how far it got."""
+"""What exports to all tools share: a folder, and a note that says which run it is and how far the export got."""
 
 import json
 import os
@@ -16,11 +16,11 @@ _VERSION = 1
 
 
 class Target(ABC):
-    """One run on its way to one tool. `after` is the last round that is there already."""
+    """The export of one run to one tool. `after` is the last round that has been exported."""
 
     kind: ClassVar[str]
-    package: ClassVar[str | None] = None  # to be installed; None: nothing beyond rayfl
-    #: Said once where an export cannot be continued; empty where it can.
+    package: ClassVar[str | None] = None  # the package that must be installed; None: none besides rayfl
+    #: A message for exports that cannot be continued; empty if they can.
     starts_over: ClassVar[str] = ""
 
     def __init__(self, out: Path, name: str, status: Status) -> None:
@@ -36,10 +36,10 @@ class Target(ABC):
 
     @abstractmethod
     def write(self, batch: Batch) -> None:
-        """Export some rounds. Those that are noted with `write_note` are not exported again."""
+        """Export some rounds. Rounds recorded with `write_note` are not exported again."""
 
     def close(self) -> None:  # noqa: B027 - most have nothing to close
-        """Leave the tool's files in order; rounds may follow in another process."""
+        """Close the tool's files properly; another process may add rounds later."""
 
     @classmethod  # noqa: B027
     def close_tool(cls) -> None:
@@ -80,12 +80,12 @@ class Target(ABC):
         return note
 
 
-#: What a resumed run may be given, without becoming another run.
+#: Keys that may change when a run is resumed, without making it another run.
 _MAY_CHANGE = ("rounds", "federation")
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that it appears, or replaces the one before, whole or not at all."""
+    """Write a file, or replace the old one, so that readers see it complete or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -20,7 +20,7 @@ class CsvExport(Target):
     kind = "csv"
 
     def write(self, batch: Batch) -> None:
-        """Add rows. The note has the length of each file: what a killed export left behind it is cut off first."""
+        """Add rows. The note has the length of each file: anything beyond it is from a killed export and is removed."""
         if self.after == 0 and not self.note:
             write_whole(self.folder / "config.csv", self._settings())
         lengths = dict(self.note.get("bytes", {}))

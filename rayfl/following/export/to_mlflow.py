@@ -12,7 +12,7 @@ from rayfl.following.new_rounds import Batch, scalars
 from rayfl.results.status import Status
 
 _EXPERIMENT = "rayfl"
-_MOST_METRICS = 1000  # in a call
+_MOST_METRICS = 1000  # per call
 _MOST_PARAMS = 100
 _MOST_TEXT = 500  # of a parameter's value; older versions of MLflow take no more
 
@@ -29,7 +29,7 @@ class MlflowExport(Target):
         self._client: Any = None
 
     def write(self, batch: Batch) -> None:
-        """Log the rounds as steps. Times are those of the run, so that a metric logged twice is one."""
+        """Log the rounds as steps. Times are those of the run, so that a metric logged twice counts once."""
         client, run_id = self._opened()
         from mlflow.entities import Metric
 
@@ -43,16 +43,16 @@ class MlflowExport(Target):
         self.write_note(batch.last, mlflow_run=run_id)
 
     def close(self) -> None:
-        """Say in MLflow that the run has ended, if it has."""
+        """Mark the run as ended in MLflow, if it has ended."""
         if self._client is not None and self.status.complete:
             self._client.set_terminated(self.note["mlflow_run"])
 
     def _opened(self) -> tuple[Any, str]:
         if self._client is None:
-            os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # when imported, it would report to its makers
+            os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # otherwise it sends usage reports when imported
             from mlflow import MlflowClient
 
-            for name in ("alembic", "mlflow.store.db.utils"):  # they tell of each table that they make
+            for name in ("alembic", "mlflow.store.db.utils"):  # they log every table that they create
                 logging.getLogger(name).setLevel(logging.WARNING)
             self._store.parent.mkdir(parents=True, exist_ok=True)
             self._client = MlflowClient(f"sqlite:///{self._store}")

@@ -1,6 +1,6 @@
-"""TensorBoard: an event file for each stretch of rounds, written whole, with the rounds in its name.
+"""TensorBoard: one event file for each batch of rounds, written in one piece, with the rounds in its name.
 
-So every round is there exactly once, also if an export is killed and started again.
+So every round is there exactly once, even if an export is killed and started again.
 """
 
 import io
@@ -18,18 +18,18 @@ _FILE = re.compile(r"events\.out\.tfevents\.rayfl\.(\d{9})-(\d{9})")
 
 
 class TensorBoardExport(Target):
-    """Scalars, histograms of what clients reach, and the config as hyper-parameters."""
+    """Scalars, histograms of the clients' metrics, and the config as hyper-parameters."""
 
     kind = "tensorboard"
     package = "tensorboard"
 
     def find_last(self) -> int:
-        """Return the last round that a file has."""
+        """Return the last round in any file."""
         names = [path.name for path in self.folder.iterdir()] if self.folder.is_dir() else []
         return max((int(found[2]) for name in names if (found := _FILE.fullmatch(name))), default=0)
 
     def write(self, batch: Batch) -> None:
-        """Write the rounds to a file of their own."""
+        """Write the rounds to a new file."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.plugins.histogram.summary_v2 import histogram_pb
@@ -64,6 +64,6 @@ class TensorBoardExport(Target):
 
 
 def _client_metrics(batch: Batch) -> list[str]:
-    """Return what is measured for each client: the metrics of the task, and its loss."""
+    """Return the names of what is measured for each client: the task's metrics, and the loss."""
     names = batch.clients.schema.names
     return list(names[names.index("n_test") + 1 :])

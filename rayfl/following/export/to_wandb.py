@@ -8,7 +8,7 @@ from rayfl.following.new_rounds import Batch, scalars
 
 
 class WandbExport(Target):
-    """An offline run. wandb cannot add to one of another process."""
+    """An offline run. wandb cannot add rounds to an offline run of another process."""
 
     kind = "wandb"
     package = "wandb"
@@ -20,7 +20,7 @@ class WandbExport(Target):
     _last = 0
 
     def find_last(self) -> int:
-        """Return 0, for all rounds, unless nothing has come since."""
+        """Return 0, so that all rounds are exported, unless there are no new rounds."""
         done, there = super().find_last(), self.status.round
         return done if done >= there else 0
 
@@ -33,11 +33,11 @@ class WandbExport(Target):
         self._last = batch.last
 
     def _open(self) -> Any:
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # when imported, it would report to its makers
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # otherwise it sends error reports when imported
         import wandb
 
         self.folder.mkdir(parents=True, exist_ok=True)
-        # What wandb would otherwise collect by itself (host, git, packages, console) is none of the run's.
+        # Turn off what wandb collects by default (host, git, packages, console): it is not part of the run.
         settings = wandb.Settings(
             mode="offline",
             console="off",
@@ -61,7 +61,7 @@ class WandbExport(Target):
         )
 
     def close(self) -> None:
-        """Finish the offline run. Only then is it noted: what a killed export leaves is not whole."""
+        """Finish the offline run. The note is written only then, because a killed export is incomplete."""
         if self._run is not None:
             self._run.finish()
             self._run = None

@@ -1,4 +1,4 @@
-"""For whom: how the metric is spread over clients, and the clients that are worst off."""
+"""Clients: how the metric is spread over clients, and the clients with the worst values."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from rayfl.analysis.report.text import cut
 from rayfl.analysis.report.wording import NOTHING, count, metric_name, number
 from rayfl.analysis.views.clients import client_distribution, worst_clients
 
-#: Points of a distribution function: every client where there are few, quantiles where there are many.
+#: Points of a distribution function: every client if there are few, quantiles if there are many.
 MOST_STEPS = 400
 _WORST = 10
 

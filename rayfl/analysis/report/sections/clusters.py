@@ -1,4 +1,4 @@
-"""Clusters over rounds: how many, how large, how close to the planted ones, and who moved."""
+"""Clusters over rounds: their number, sizes, agreement with the planted clusters, and clients that moved."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -12,15 +12,15 @@ from rayfl.analysis.report.sampling import said, stratified
 from rayfl.analysis.report.sections.performance import thinned
 from rayfl.analysis.report.study import Study
 from rayfl.analysis.report.wording import count
-from rayfl.analysis.views.clusters import clients_at, cluster_sizes, contingency, flows, moves
+from rayfl.analysis.views.clusters import clients_at, cluster_sizes, contingency, flows, last_truth, moves
 from rayfl.analysis.views.performance import curves
 
 if TYPE_CHECKING:
     from rayfl.results import Run
 
-#: Clients in the strip, rounds in it, areas in the stack, and stages of the flow.
+#: Maximum of clients and rounds in the strip, areas in the stack, and stages of the flow.
 MOST_CLIENTS, MOST_ROUNDS, MOST_AREAS, MOST_STAGES = 200, 120, 16, 6
-#: Clusters that the flow and the contingency table are drawn for.
+#: Maximum of clusters for which the flow and the contingency table are drawn.
 MOST_CLUSTERS = 40
 
 
@@ -88,7 +88,7 @@ def _area(values: pd.Series, name: str, shade: str) -> dict[str, Any]:
 
 
 def movement(study: Study, number: int) -> list[Block]:
-    """Return who was in which cluster when, how many moved, and between which clusters."""
+    """Return charts of each client's cluster over rounds, of how many clients moved, and between which clusters."""
     run = study.runs[number]
     table = _complete(moves(run))
     if table.shape[1] < 2:
@@ -121,7 +121,7 @@ def movement(study: Study, number: int) -> list[Block]:
 
 
 def _complete(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rounds in which the place of (nearly) every client is known; all rounds if there are fewer than two.
+    """Return the rounds in which the cluster of (nearly) every client is known; all rounds if there are fewer than two.
 
     In rounds without evaluation, the tables have only the clients that trained.
     """
@@ -134,7 +134,7 @@ def _complete(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _strip(run: "Run", table: pd.DataFrame, number: int) -> Chart:
-    truth = run.clients.drop_duplicates("client").set_index("client")["true_cluster"].reindex(table.index)
+    truth = last_truth(run).reindex(table.index)
     groups = np.column_stack([truth.fillna(-1).to_numpy(dtype=np.int64), _last_known(table)])
     rows = stratified(groups, MOST_CLIENTS)
     rows = rows[np.lexsort((rows, groups[rows, 1], groups[rows, 0]))]
@@ -172,7 +172,7 @@ def _strip(run: "Run", table: pd.DataFrame, number: int) -> Chart:
 
 
 def _last_known(table: pd.DataFrame) -> np.ndarray:
-    """Return the last cluster that is known of each client, -1 for none; pandas takes a minute for 100,000 of them."""
+    """Return each client's last known cluster, -1 for none. With pandas, 100,000 clients would take a minute."""
     values = table.to_numpy(dtype=float, na_value=np.nan)
     place = values.shape[1] - 1 - np.argmax(np.isfinite(values[:, ::-1]), axis=1)
     return np.nan_to_num(values[np.arange(len(values)), place], nan=-1).astype(np.int64)
@@ -189,7 +189,7 @@ def cluster_scale(values: np.ndarray) -> dict[str, Any]:
 
 
 def _flow(table: pd.DataFrame, number: int) -> Chart | None:
-    """Return a Sankey diagram between a few evenly spaced rounds; None with too many clusters to follow."""
+    """Return a Sankey diagram between a few evenly spaced rounds; None if there are too many clusters."""
     at = np.unique(np.linspace(0, table.shape[1] - 1, min(MOST_STAGES, table.shape[1])).round().astype(int))
     stages = table.iloc[:, at]
     nodes: dict[tuple[int, int], int] = {}

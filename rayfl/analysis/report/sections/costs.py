@@ -1,4 +1,4 @@
-"""At what cost: the metric against what was sent and how long it took, and what it took to reach a target."""
+"""Costs: the metric against traffic and time, and the cost to reach a target."""
 
 import numpy as np
 import pandas as pd
@@ -13,7 +13,7 @@ from rayfl.analysis.views.costs import cost, time_to_target
 
 
 def cost_section(study: Study) -> Section | None:
-    """Return the metric against cumulative traffic and time, and a table of what the target took."""
+    """Return the metric against cumulative traffic and time, and a table of the cost to reach the target."""
     frame = cost(study.runs, study.metric)
     if frame.empty:
         return None

@@ -13,12 +13,12 @@ from rayfl.analysis.report.text import cut
 from rayfl.analysis.report.wording import NOTHING, count, listed, metric_name, number, plus_minus
 from rayfl.analysis.statistics import can_tell
 
-#: Settings with more answers than this are left to the table.
+#: Maximum of settings that are answered at the top; for more, see the table.
 _MOST_ANSWERS = 3
 
 
 def title(study: Study) -> str:
-    """Return what the page is about, in a line."""
+    """Return the title of the page."""
     methods = list(dict.fromkeys(label.method for label in study.labels))
     sources = list(dict.fromkeys(str(run.config.data.source) for run in study.runs))
     return f"{listed(methods, 4)} on {listed(sources, 3)}"
@@ -151,7 +151,7 @@ def flat(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
 
 def _set_aside(key: str) -> bool:
-    """Whether a key says nothing about the experiment: where it ran, its name, its seed."""
+    """Whether a key is not part of the experiment: where it ran, its name, its seed."""
     return any(key == other or key.startswith(f"{other}.") for other in (*NOT_COMPARED, "method.inherited"))
 
 

@@ -1,4 +1,4 @@
-"""How good models are: curves over rounds, differences to the baseline seed by seed, and a swept key."""
+"""Performance: curves over rounds, differences to the baseline seed by seed, and swept keys."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,16 +16,16 @@ from rayfl.analysis.report.text import plain
 from rayfl.analysis.report.wording import metric_name
 from rayfl.analysis.views.performance import curves, paired_differences, sensitivity
 
-#: Points of a curve; a screen does not show more.
+#: Maximum points of a curve; a screen cannot show more.
 MOST_POINTS = 300
-#: Settings that have a chart of their own; more share one.
+#: Up to this number, each setting has its own chart; more settings share one.
 _MOST_CHARTS = 8
-#: Swept keys that have a chart.
+#: Maximum of swept keys that get a chart.
 _MOST_KEYS = 6
 
 
 def curve_section(study: Study) -> Section | None:
-    """Return the metric over rounds, one chart per setting, and beside it what else tells how training went."""
+    """Return the metric over rounds, one chart per setting, and other curves that show how training went."""
     frame = curves(study.runs, study.metric)
     if frame.empty:
         return None
@@ -53,7 +53,7 @@ def curve_section(study: Study) -> Section | None:
 
 
 def paired_section(study: Study) -> Section | None:
-    """Return how far each run is from the baseline's run of the same seed."""
+    """Return the difference of each run to the baseline's run of the same seed."""
     if study.baseline is None or study.final.empty:
         return None
     frame = paired_differences(study.runs, study.baseline, study.metric)
@@ -114,7 +114,7 @@ def paired_section(study: Study) -> Section | None:
     )
     blocks: list[Block] = [Chart("paired", chart, f"Difference to {study.baseline}", height=110 + 46 * len(order))]
     if len(frame) < all_pairs:
-        left = f"{all_pairs - len(frame)} pairs are left out: the runs did not begin alike, see the notes on the table."
+        left = f"{all_pairs - len(frame)} pairs are left out: the runs had other starts, see the notes on the table."
         blocks.append(Paragraph(left, "note"))
     return Section("paired", "Differences, seed by seed", blocks, lead)
 
@@ -180,7 +180,7 @@ def _swept(study: Study, key: str, lines: Sequence[tuple[Any, pd.DataFrame]]) ->
 
 
 def _by_setting(study: Study) -> list[tuple[str, list[str]]]:
-    """Return the labels of each setting; all together where settings are many."""
+    """Return the labels of each setting; all together if there are many settings."""
     if len(study.settings) > _MOST_CHARTS:
         return [("", study.distinct)]
     return [
@@ -214,7 +214,7 @@ def _curves(
 
 
 def thinned(rows: pd.DataFrame, most: int = MOST_POINTS) -> pd.DataFrame:
-    """Return the rows, or evenly spaced ones with the first and the last where there are too many."""
+    """Return the rows; if there are too many, evenly spaced ones including the first and the last."""
     if len(rows) <= most:
         return rows
     return rows.iloc[np.unique(np.linspace(0, len(rows) - 1, most).round().astype(int))]

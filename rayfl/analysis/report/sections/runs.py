@@ -1,4 +1,4 @@
-"""The runs one by one: how far they are, what they recovered from, and the command that repeats each."""
+"""The runs one by one: their progress, their recoveries from failures, and the command that repeats each run."""
 
 import shlex
 
@@ -9,12 +9,12 @@ from rayfl.analysis.report.wording import count, metric_name, number
 from rayfl.analysis.views.costs import recoveries
 from rayfl.uris import without_secrets
 
-#: Recoveries that are listed; a run on failing hardware may have thousands.
+#: Maximum of recoveries in the list; a run on failing hardware may have thousands.
 _MOST_NOTES = 100
 
 
 def recovery_section(study: Study) -> Section | None:
-    """Return what runs recovered from; None if nothing happened."""
+    """Return the failures from which runs recovered; None if there were none."""
     rows: list[list[str]] = []
     total = 0
     for run_number, run in enumerate(study.runs):
@@ -53,7 +53,7 @@ def runs_section(study: Study, left_out: list[str]) -> Section:
 
 
 def command(study: Study, run_number: int) -> str:
-    """Return the line for a shell that does a run again, under another name where it had one."""
+    """Return the shell command that repeats a run, under another name if it had one."""
     run = study.runs[run_number]
     path = without_secrets(run.path).rstrip("/")
     name = run.config.name

@@ -1,4 +1,4 @@
-"""What clusters are made of: similarity between clients, ordered by cluster beside the truth, and their labels."""
+"""What is in clusters: the similarity between clients, next to found and planted clusters, and clients' classes."""
 
 import json
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: Clients in a heat map.
 MOST_CLIENTS = 120
-#: Files that show that a set is here: a page is no reason to download one.
+#: Files that show that a data set is on this machine: the report never downloads one.
 _FILES = {
     "mnist": ("MNIST/raw",),
     "fashion_mnist": ("FashionMNIST/raw",),
@@ -32,7 +32,7 @@ _FILES = {
 
 
 def matrix(study: Study, number: int) -> list[Block]:
-    """Return the matrix that the method compared its clients by, with found and planted clusters beside it."""
+    """Return the matrix by which the method compared its clients, with found and planted clusters next to it."""
     found = similarity(study.runs[number])
     if not len(found):
         return []
@@ -74,7 +74,7 @@ def matrix(study: Study, number: int) -> list[Block]:
 
 
 def labels_of_clients(study: Study, number: int, known: dict[str, Any]) -> list[Block]:
-    """Return which classes clients and clusters have; `known` keeps what was dealt, since many runs share it."""
+    """Return which classes clients and clusters have; `known` caches partitions, since many runs share one."""
     run = study.runs[number]
     counts = _counts(run, known)
     if counts is None or counts.empty:
@@ -155,7 +155,7 @@ def _by_cluster(counts: pd.DataFrame, number: int) -> Chart:
 def _strips(
     names: list[str], labels: dict[str, np.ndarray], main: float
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return thin heat maps of clusters right of the main one, and their axes; labels that nobody has are left out."""
+    """Return thin heat maps of clusters, right of the main one, and their axes; leave out those without any labels."""
     there = {name: values for name, values in labels.items() if (values >= 0).any()}
     width = (1 - main) / 2
     strips, axes = [], {}
@@ -186,7 +186,7 @@ def _strips(
 
 
 def _counts(run: "Run", known: dict[str, Any]) -> pd.DataFrame | None:
-    """Return the counts of classes; None where they cannot be known without code or files that are not here."""
+    """Return the counts of classes; None if they need code that the run names, or files that are not here."""
     tree = run.config.to_tree()
     key = json.dumps([tree.get(name) for name in ("seed", "task", "data", "partition")], sort_keys=True)
     if key not in known:

@@ -10,7 +10,7 @@ from rayfl.analysis.report.study import Study
 from rayfl.analysis.report.text import cut
 from rayfl.analysis.report.wording import NOTHING, metric_name, number, plus_minus, signed
 
-#: Columns beside the metric, where runs have them: name in the comparison, heading, explanation, digits.
+#: Further columns, if runs have them: name in the comparison, heading, explanation, digits.
 _BESIDE = (
     ("worst10", "worst 10 %", "mean of the tenth of clients that is worst off", 3),
     ("client_std", "spread", "standard deviation over clients", 3),
@@ -19,12 +19,12 @@ _BESIDE = (
     ("clusters", "clusters", "number of clusters", 1),
     ("ari", "ARI", "adjusted Rand index against the planted clusters: 1 is perfect, 0 is chance", 2),
 )
-#: Notes that are shown; of many broken runs, the first are enough.
+#: Maximum of notes that are shown; for many broken runs, the first are enough.
 _MOST_NOTES = 12
 
 
 def table_section(study: Study) -> Section | None:
-    """Return a table per setting, best method first, and what the reader must know about it."""
+    """Return a table per setting, best method first, with its notes."""
     comparison = study.comparison
     if comparison is None:
         return None

@@ -1,4 +1,4 @@
-"""What methods decide by: granularity and the number of clusters (FedAC), the Hopkins statistic (FedTSDP)."""
+"""How methods decide: granularity and the number of clusters (FedAC), the Hopkins statistic (FedTSDP)."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ _MOST_POINTS = 150
 
 
 def decisions(study: Study, run_number: int) -> list[Block]:
-    """Return the charts of one run; none for methods that report nothing of this."""
+    """Return the charts of one run; none for methods that do not report these values."""
     charts = [*_granularity(study, run_number), *_tuning(study, run_number), *_hopkins(study, run_number)]
     return [Row(charts)] if charts else []
 
@@ -42,7 +42,7 @@ def _granularity(study: Study, run_number: int) -> list[Chart]:
             caption += f" The run would {what} {number(limit, 2)}."
     if len(clusters) > _MOST_CLUSTERS:
         caption += f" {_MOST_CLUSTERS} of {len(clusters)} clusters are shown."
-    # Without these limits a single extreme cluster would flatten all others.
+    # Without these limits, a single extreme cluster would flatten the curves of all others.
     chart = figure(
         traces,
         "round",
