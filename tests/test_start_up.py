@@ -1,6 +1,8 @@
 """Actors that die and signals that come before the first round."""
 
+import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +15,7 @@ from tables import assert_same
 from rayfl.config import load_config
 from rayfl.launch import simulate
 from rayfl.simulation.screen import Screen
+from rayfl.simulation.signals import Stopped, not_swallowed
 
 SMALL = ["local.steps=2", "rounds=3", "method.name=ditto"]
 
@@ -93,6 +96,39 @@ def handles_sigterm(pid: int) -> bool:
     status = Path(f"/proc/{pid}/status").read_text()
     caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
     return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+
+class TermAtTheEnd:
+    """Gets SIGTERM while it is deleted, where Python drops every exception."""
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.01)
+
+
+def test_a_signal_whose_exception_python_drops_still_ends_the_start(capfd: pytest.CaptureFixture[str]) -> None:
+    def leave(number: int, _: object) -> None:
+        sys.exit(number)
+
+    descriptor = signal.set_wakeup_fd(-1)
+    before = signal.signal(signal.SIGTERM, leave)
+    hook = sys.unraisablehook
+    went_on = False
+    try:
+        with pytest.raises(Stopped) as stopped, not_swallowed(signal.SIGTERM):
+            dropped = TermAtTheEnd()
+            del dropped
+            went_on = True
+        with not_swallowed(signal.SIGTERM):  # that signal is over
+            pass
+        assert sys.unraisablehook is hook
+        assert signal.set_wakeup_fd(-1) == -1
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        signal.set_wakeup_fd(descriptor)
+    assert went_on
+    assert stopped.value.exit_code == 143
+    assert capfd.readouterr().err == ""
 
 
 MOMENTS: dict[str, Callable[[Driver], bool]] = {

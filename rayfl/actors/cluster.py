@@ -20,7 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from rayfl.config import RayConfig
 from rayfl.errors import InputError
-from rayfl.simulation.signals import STARTING, Stopped
+from rayfl.simulation.signals import STARTING, Stopped, not_swallowed
 
 #: Sessions of local Ray clusters that runs of this process have started and left running.
 _KEPT: set[str] = set()
@@ -42,16 +42,20 @@ def connected(config: RayConfig, keep: bool = False) -> Iterator[bool]:
     address = config.address or os.environ.get("RAY_ADDRESS") or "local"
     try:
         _knock(address)
-        ray.init(
-            address=address,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            include_dashboard=False if address == "local" else None,
-            job_config=_job_config(),
-        )
+        with not_swallowed(signal.SIGTERM):
+            ray.init(
+                address=address,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                include_dashboard=False if address == "local" else None,
+                job_config=_job_config(),
+            )
     except SystemExit as left:
         if left.code == signal.SIGTERM:  # Ray has replaced our signal handler by its own
             raise Stopped(signal.SIGTERM, STARTING) from None
+        raise
+    except Stopped:  # possibly after Ray had started
+        ray.shutdown()
         raise
     except Exception as error:  # Ray raises plain Exceptions when its processes do not start
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]

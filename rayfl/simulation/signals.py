@@ -2,6 +2,8 @@
 
 import os
 import signal
+import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -116,6 +118,43 @@ def stopping(grace: float = GRACE, *, last: bool = False) -> Iterator[Stop]:
         _set_alarm(0)
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def not_swallowed(number: int) -> Iterator[None]:
+    """End with Stopped if the signal came while the body ran, even if what its handler raised was swallowed.
+
+    Python drops exceptions in callbacks, for example those that it calls around a fork, and a library that starts
+    processes may have put its own handler in the place of ours. The wake-up descriptor sees every signal. Outside the
+    main thread, nothing is changed.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    reader, writer = socket.socketpair()
+    reader.setblocking(False)
+    writer.setblocking(False)
+    hook = sys.unraisablehook
+
+    def quiet(dropped: Any) -> None:
+        if not issubclass(dropped.exc_type, (SystemExit, Stopped)):
+            hook(dropped)
+
+    descriptor = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    sys.unraisablehook = quiet
+    try:
+        yield
+        try:
+            seen = reader.recv(4096)
+        except BlockingIOError:
+            seen = b""
+        if number in seen:
+            raise Stopped(number, STARTING)
+    finally:
+        sys.unraisablehook = hook
+        signal.set_wakeup_fd(descriptor)
+        reader.close()
+        writer.close()
 
 
 def _set_alarm(seconds: float) -> None:
