@@ -21,6 +21,7 @@ from rayfl.clustering import (
     tune_by_granularity,
     tune_by_silhouette,
 )
+from rayfl.clustering.cuts import mean_silhouette
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -168,7 +169,7 @@ def test_silhouettes_are_those_of_scikit_learn():
     points, truth = blobs([3, 1, 5])
     distances = cosine_distances(points)
     expected = silhouette_score(distances, truth, metric="precomputed")
-    assert cluster_number._silhouette(distances, truth) == pytest.approx(expected, abs=1e-12)
+    assert mean_silhouette(distances, truth) == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("sizes", [[10, 10], [5, 5, 5, 5], [4, 4, 4, 4, 4, 4], [3, 5, 20], [2, 4, 6, 28]])

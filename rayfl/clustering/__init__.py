@@ -17,6 +17,7 @@ from rayfl.clustering.cluster_number import (
 )
 from rayfl.clustering.clusterability import hopkins
 from rayfl.clustering.divergence import jensen_shannon, kl_divergences
+from rayfl.clustering.finding import find_clusters
 from rayfl.clustering.grouping import agglomerative, bipartition, components, dbscan, edc, merge_clusters
 from rayfl.clustering.kmeans import best_kmeans, kmeans, kmeans_plus_plus, nearest
 from rayfl.clustering.refinement import (
@@ -26,6 +27,7 @@ from rayfl.clustering.refinement import (
     merge_near_clusters,
     recluster,
 )
+from rayfl.clustering.rules import Judgement
 from rayfl.clustering.similarity import (
     LowRankMap,
     cosine,
@@ -45,6 +47,7 @@ __all__ = [
     "NO_CLUSTER",
     "Decisions",
     "GranularityNorm",
+    "Judgement",
     "LowRankMap",
     "Verdict",
     "agglomerative",
@@ -59,6 +62,7 @@ __all__ = [
     "count_sketch",
     "dbscan",
     "edc",
+    "find_clusters",
     "fit_low_rank",
     "granularity",
     "granularity_decisions",

@@ -17,13 +17,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
+from rayfl.clustering.cuts import Labels, cloud_like, in_order_of_first, mean_silhouette
 from rayfl.clustering.similarity import Floats, cosine_distances, l2_distances, unit
 
 NO_CLUSTER = -1
-
-Labels = NDArray[np.int64]
 
 #: Which distance goes into G_c: the plain L2 norm, or its square as Algorithm 3 prints it.
 GranularityNorm = Literal["l2", "squared"]
@@ -204,10 +202,10 @@ def best_cut(distances: Floats, max_clusters: int) -> tuple[Labels, float]:
         labels = scipy.cluster.hierarchy.fcluster(tree, count, "maxclust")
         if labels.max() < count:  # a tie in the tree: there is no cut into this number of clusters
             continue
-        silhouette = _silhouette(distances, labels - 1)
+        silhouette = mean_silhouette(distances, labels - 1)
         if silhouette > highest:
             best, highest = labels, silhouette
-    return _in_order_of_first(best), highest
+    return in_order_of_first(best), highest
 
 
 def silhouette_clusters(
@@ -240,14 +238,14 @@ def silhouette_clusters(
         part = silhouette_clusters(sketches[drawn], rng, threshold, centred_threshold, null_draws, max_clusters, sample)
         assignment = _nearest_on_average(sketches, sketches[drawn], part.assignment)
         assignment[drawn] = part.assignment
-        return part._replace(assignment=_in_order_of_first(assignment))
+        return part._replace(assignment=in_order_of_first(assignment))
     assignment, silhouette = best_cut(cosine_distances(sketches), max_clusters)
     centred, null = 0.0, np.nan
     if silhouette > 0:
-        centred = _silhouette(cosine_distances(sketches - sketches.mean(axis=0)), assignment)
+        centred = mean_silhouette(cosine_distances(sketches - sketches.mean(axis=0)), assignment)
     clear = silhouette >= threshold and centred >= centred_threshold
     if clear and null_draws:
-        clouds = (_cloud_like(sketches, rng) for _ in range(null_draws))
+        clouds = (cloud_like(sketches, rng) for _ in range(null_draws))
         null = max(best_cut(cosine_distances(cloud), max_clusters)[1] for cloud in clouds)
     if not clear or silhouette <= null:
         assignment = np.zeros(len(sketches), np.int64)
@@ -325,22 +323,6 @@ def match_labels(previous: Labels, found: Labels, fresh: int | None = None) -> L
     return matched
 
 
-def _silhouette(distances: Floats, labels: Labels) -> float:
-    """The mean silhouette: equal to sklearn's up to rounding, but much faster, because a verdict needs hundreds."""
-    rows = np.arange(len(labels))
-    sizes = np.bincount(labels)
-    members = np.zeros((len(labels), len(sizes)))
-    members[rows, labels] = 1.0
-    sums = distances @ members
-    alone = sizes[labels] == 1
-    own = sums[rows, labels] / np.where(alone, 1, sizes[labels] - 1)
-    other = sums / sizes
-    other[rows, labels] = np.inf
-    nearest = other.min(axis=1)
-    widest = np.maximum(own, nearest)
-    return float(np.where(alone | (widest == 0), 0.0, (nearest - own) / np.where(widest > 0, widest, 1.0)).mean())
-
-
 def _mutually_nearest(groups: list[Labels], sketches: Floats) -> list[tuple[Labels, Labels]]:
     """The pairs of groups that are each other's nearest, by the average cosine distance of their members."""
     if len(groups) < 2:
@@ -356,19 +338,3 @@ def _nearest_on_average(sketches: Floats, known: Floats, assignment: Labels) -> 
     """The cluster whose known members have the least average cosine distance from each sketch."""
     means = np.stack([unit(known[assignment == k]).mean(axis=0) for k in range(int(assignment.max()) + 1)])
     return (unit(sketches) @ means.T).argmax(axis=1)
-
-
-def _cloud_like(points: Floats, rng: np.random.Generator) -> Floats:
-    """Points with exactly the same mean and covariance, but randomly rotated across clients, so without clusters."""
-    mean = points.mean(axis=0)
-    _, strengths, axes = np.linalg.svd(points - mean, full_matrices=False)
-    rank = min(int((strengths > 1e-9 * strengths[0]).sum()), len(points) - 1)
-    frame = rng.standard_normal((len(points), rank))
-    frame, _ = np.linalg.qr(frame - frame.mean(axis=0))
-    return mean + frame @ (strengths[:rank, None] * axes[:rank])
-
-
-def _in_order_of_first(labels: Labels) -> Labels:
-    """The same clusters, numbered 0, 1, ... in order of their first row."""
-    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
-    return first.argsort().argsort()[inverse].astype(np.int64)

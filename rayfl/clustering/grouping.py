@@ -8,7 +8,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from rayfl.clustering.cluster_number import Labels, _in_order_of_first
+from rayfl.clustering.cuts import Labels, in_order_of_first
 from rayfl.clustering.gram import Floats, column_blocks, gram_matrix, principal_directions
 from rayfl.clustering.similarity import Weights
 
@@ -32,7 +32,7 @@ def dbscan(distances: Floats, eps: float, min_points: int) -> Labels:
     labels = DBSCAN(eps=eps, min_samples=min_points, metric="precomputed").fit_predict(distances).astype(np.int64)
     noise = labels < 0
     labels[noise] = labels.max() + 1 + np.arange(noise.sum())
-    return _in_order_of_first(labels)
+    return in_order_of_first(labels)
 
 
 def components(distances: Floats, threshold: float, smallest: int = 1) -> Labels:
@@ -53,7 +53,7 @@ def components(distances: Floats, threshold: float, smallest: int = 1) -> Labels
     if len(large) and len(stray):
         apart = np.stack([distances[stray][:, found == k].mean(axis=1) for k in large], axis=1)
         found[stray] = large[apart.argmin(axis=1)]
-    return _in_order_of_first(found)
+    return in_order_of_first(found)
 
 
 def merge_clusters(cluster_distances: Floats, threshold: float) -> Labels:
@@ -65,7 +65,7 @@ def merge_clusters(cluster_distances: Floats, threshold: float) -> Labels:
     >>> merge_clusters(np.array([[0.0, 9, 1], [9, 0, 9], [1, 9, 0]]), threshold=2).tolist()
     [0, 1, 0]
     """
-    return _in_order_of_first(_connected(cluster_distances <= threshold))
+    return in_order_of_first(_connected(cluster_distances <= threshold))
 
 
 def agglomerative(
@@ -92,9 +92,9 @@ def agglomerative(
         return np.zeros(len(distances), np.int64)
     tree = scipy.cluster.hierarchy.linkage(scipy.spatial.distance.squareform(distances, checks=False), linkage)
     if clusters is None:
-        return _in_order_of_first(scipy.cluster.hierarchy.fcluster(tree, threshold, "distance"))
+        return in_order_of_first(scipy.cluster.hierarchy.fcluster(tree, threshold, "distance"))
     # fcluster would give fewer clusters when merges tie.
-    return _in_order_of_first(scipy.cluster.hierarchy.cut_tree(tree, min(clusters, len(distances))).ravel())
+    return in_order_of_first(scipy.cluster.hierarchy.cut_tree(tree, min(clusters, len(distances))).ravel())
 
 
 def bipartition(similarity: Floats) -> Labels:

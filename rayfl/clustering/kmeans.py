@@ -10,7 +10,8 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from rayfl.clustering.cluster_number import Labels, match_labels
+from rayfl.clustering.cluster_number import match_labels
+from rayfl.clustering.cuts import Labels
 from rayfl.clustering.gram import Floats, column_blocks, gram_matrix
 from rayfl.clustering.similarity import Weights
 

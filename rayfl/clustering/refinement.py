@@ -6,7 +6,8 @@ f_c, the loss of a cluster, is the unweighted mean over its clients (SR-FCA, Eq.
 
 import numpy as np
 
-from rayfl.clustering.cluster_number import NO_CLUSTER, Labels, _in_order_of_first
+from rayfl.clustering.cluster_number import NO_CLUSTER
+from rayfl.clustering.cuts import Labels, in_order_of_first
 from rayfl.clustering.grouping import merge_clusters
 from rayfl.clustering.similarity import Floats
 
@@ -79,5 +80,5 @@ def merge_near_clusters(
     moved = labels.copy()
     moved[stray] = left[to_clusters[np.ix_(stray, left)].argmin(axis=1)]
     part_of = np.full(len(between), NO_CLUSTER)
-    part_of[left] = _in_order_of_first(component[large[component]])
+    part_of[left] = in_order_of_first(component[large[component]])
     return part_of[moved], part_of

@@ -1,0 +1,210 @@
+"""Rules for the number of clusters, as pure functions on sketches: each takes points and answers with a Judgement.
+
+All but `density` choose among the cuts of one average-linkage tree of cosine distances, so they differ in the number
+only. Points are seen from their origin: subtract a common one first. Where two independent sketches of each client
+are at hand (two streams of batches), the tree is that of their mean, and `stability` and `agreement` compare the two.
+Each rule can answer "one cluster".
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from rayfl.clustering.cuts import (
+    Labels,
+    average_linkage,
+    cloud_like,
+    cut,
+    in_order_of_first,
+    silhouettes,
+)
+from rayfl.clustering.gram import Floats
+from rayfl.clustering.similarity import cosine_distances
+
+#: How often a rule may find clusters where there are none.
+LEVEL = 0.05
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A clustering, and the evidence for its number of clusters.
+
+    `scores` and `null` are per number in `counts`: a number of clusters is supported where its score is above the
+    null. `supported` lists these; the chosen number is one of them, or 1.
+    """
+
+    assignment: Labels
+    counts: tuple[int, ...]
+    scores: Floats
+    null: Floats
+    supported: tuple[int, ...]
+
+    @property
+    def clusters(self) -> int:
+        """The number of clusters that was chosen."""
+        return int(self.assignment.max(initial=-1)) + 1
+
+    @property
+    def at_the_limit(self) -> bool:
+        """Whether the chosen number is the greatest that was tried, so that there may be more."""
+        return bool(self.counts) and self.clusters == self.counts[-1]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the rules look at: the sketches of clients, the tree of their cosine distances, and random numbers."""
+
+    points: Floats  # (n, D)
+    rng: np.random.Generator
+    most: int  # the greatest number of clusters to try
+    streams: tuple[Floats, Floats] | None = None  # two independent sketches, of which `points` is the mean
+
+    @property
+    def counts(self) -> list[int]:
+        """The numbers of clusters to compare: every one, since a cut into nearly the right number repeats badly."""
+        return list(range(2, self.most + 1))
+
+    def judged(self, counts: list[int], scores: Floats, null: Floats, supported: list[int], chosen: int) -> Judgement:
+        """Return the judgement that there are `chosen` clusters."""
+        labels = np.zeros(len(self.points), np.int64)
+        if chosen > 1:
+            labels = cut(average_linkage(cosine_distances(self.points)), chosen)
+        return Judgement(labels, tuple(counts), scores, null, tuple(supported))
+
+    def undecided(self) -> Judgement:
+        """Return the judgement of too few points: one cluster."""
+        return self.judged([], np.zeros(0), np.zeros(0), [], 1)
+
+
+def silhouette_against_null(evidence: Evidence, draws: int = 39) -> Judgement:
+    """Choose the highest silhouette among the numbers of clusters for which it is too high to be chance.
+
+    For each number, the silhouette is compared with that of `draws` clouds of the same mean and covariance without
+    clusters, as a z-score. The limit is the same for all numbers: what the greatest z-score of a cloud, over all
+    numbers, exceeds in one case of twenty. So one cloud in twenty is taken for clusters, however many numbers there
+    are to try.
+    """
+    counts = evidence.counts
+    if not counts:
+        return evidence.undecided()
+
+    def curve(points: Floats) -> Floats:
+        distances = cosine_distances(points)
+        return silhouettes(distances, average_linkage(distances), counts)
+
+    scores = curve(evidence.points)
+    clouds = np.stack([curve(cloud_like(evidence.points, evidence.rng)) for _ in range(draws)])
+    middle, width = clouds.mean(axis=0), np.maximum(clouds.std(axis=0, ddof=1), 1e-6)
+    limit = _upper(((clouds - middle) / width).max(axis=1))
+    null = middle + limit * width
+    supported = [k for k, score, bound in zip(counts, scores, null, strict=True) if score > bound]
+    chosen = max(supported, key=lambda k: scores[counts.index(k)], default=1)
+    return evidence.judged(counts, scores, null, supported, chosen)
+
+
+def gap(evidence: Evidence, draws: int = 39) -> Judgement:
+    """Choose by the gap statistic (Tibshirani, Walther and Hastie 2001), against clouds of the same covariance.
+
+    The score is the gap: how much smaller the logarithm of the spread inside clusters is than that of the clouds. The
+    smallest number wins whose gap is at least the next one's less its standard error.
+    """
+    counts = [1, *evidence.counts]
+    if len(counts) < 2:
+        return evidence.undecided()
+
+    def curve(points: Floats) -> Floats:
+        distances = cosine_distances(points)
+        tree = average_linkage(distances)
+        return np.array([np.log(_spread(distances, cut(tree, k)) + 1e-12) for k in counts])
+
+    clouds = np.stack([curve(cloud_like(evidence.points, evidence.rng)) for _ in range(draws)])
+    gaps = clouds.mean(axis=0) - curve(evidence.points)
+    error = clouds.std(axis=0) * np.sqrt(1 + 1 / draws)
+    enough = [i for i in range(len(counts) - 1) if gaps[i] >= gaps[i + 1] - error[i + 1]]
+    chosen = counts[enough[0]] if enough else counts[-1]
+    supported = [k for k, g, e in zip(counts[1:], gaps[1:], error[1:], strict=True) if g - e > gaps[0]]
+    return evidence.judged(counts[1:], gaps[1:], gaps[0] + error[1:], supported, chosen if chosen in supported else 1)
+
+
+def stability(evidence: Evidence, strength: float = 0.8) -> Judgement:
+    """Choose the greatest number of clusters that two independent sketches of the clients agree on.
+
+    This is the prediction strength of Tibshirani and Walther (2005): of the pairs in each cluster that one stream
+    finds, the share that the other stream has together too, in the worst cluster, the smaller of both directions.
+    Clients whose data differ a little each look alike in both streams, so this counts what repeats, not what helps.
+    """
+    counts = evidence.counts
+    if evidence.streams is None:
+        raise ValueError("stability needs two independent sketches of each client: give both streams")
+    if not counts:
+        return evidence.undecided()
+    trees = [average_linkage(cosine_distances(points)) for points in evidence.streams]
+    cuts = [[cut(tree, k) for tree in trees] for k in counts]
+    scores = np.array([min(_kept_together(a, b), _kept_together(b, a)) for a, b in cuts])
+    supported = [k for k, score in zip(counts, scores, strict=True) if score >= strength]
+    return evidence.judged(counts, scores, np.full(len(counts), strength), supported, supported[-1] if supported else 1)
+
+
+def agreement(evidence: Evidence, draws: int = 39, strength: float = 0.8) -> Judgement:
+    """Choose the highest silhouette among the numbers that both a null and a second look at the clients support.
+
+    Clusters must be clearer than those of clouds without clusters (`silhouette_against_null`) *and* come back in an
+    independent sketch of the same clients (`stability`). Alone, the first takes small real differences between clients
+    for many clusters, since clients are no Gaussian cloud; the second takes whatever repeats for a cluster.
+    """
+    if evidence.streams is None:
+        raise ValueError("agreement needs two independent sketches of each client: give both streams")
+    clear, repeated = silhouette_against_null(evidence, draws), stability(evidence, strength)
+    supported = sorted({*clear.supported} & {*repeated.supported})
+    chosen = max(supported, key=lambda k: clear.scores[clear.counts.index(k)], default=1)
+    return evidence.judged(list(clear.counts), clear.scores, clear.null, supported, chosen)
+
+
+def density(evidence: Evidence, least: int = 2) -> Judgement:
+    """Take HDBSCAN's clusters of cosine distances (Campello et al. 2013); a row that is noise joins the nearest one."""
+    from sklearn.cluster import HDBSCAN  # takes half a second to import
+
+    if evidence.most < 2:
+        return evidence.undecided()
+    distances = cosine_distances(evidence.points)
+    found = HDBSCAN(min_cluster_size=least, metric="precomputed", copy=True).fit(distances).labels_
+    if found.max() < 0:
+        return evidence.undecided()
+    groups = [np.flatnonzero(found == k) for k in range(found.max() + 1)]
+    noise = np.flatnonzero(found < 0)
+    found[noise] = np.stack([distances[np.ix_(noise, group)].mean(axis=1) for group in groups]).argmin(axis=0)
+    labels = in_order_of_first(found)
+    return Judgement(labels, (len(groups),), np.zeros(1), np.zeros(1), (len(groups),))
+
+
+RULES: dict[str, Callable[[Evidence], Judgement]] = {
+    "silhouette": silhouette_against_null,
+    "gap": gap,
+    "stability": stability,
+    "agreement": agreement,
+    "density": density,
+}
+
+
+def _upper(values: Floats) -> float:
+    """The value that one in twenty of the given ones exceed, counting one more that is infinite."""
+    rank = int(np.ceil((1 - LEVEL) * (len(values) + 1)))
+    return float(np.sort(values)[min(rank, len(values)) - 1])
+
+
+def _spread(distances: Floats, labels: Labels) -> float:
+    """The sum over clusters of the mean distance of a member to the others, times the number of members."""
+    same = labels[:, None] == labels[None]
+    sizes = np.bincount(labels)[labels]
+    return float((distances * same / sizes[:, None]).sum())
+
+
+def _kept_together(clusters: Labels, other: Labels) -> float:
+    """Of the pairs in each of `clusters`, the share that `other` has together too: the least over the clusters."""
+    shares = []
+    for k in range(int(clusters.max()) + 1):
+        sizes = np.bincount(other[clusters == k])
+        pairs = sizes.sum() * (sizes.sum() - 1)
+        shares.append(float((sizes * (sizes - 1)).sum() / pairs) if pairs else 0.0)
+    return min(shares)
