@@ -8,13 +8,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rayfl.client.batches import largest_batch, samples_seen
+from rayfl.client.seen import MOST_BYTES, samples_kept
 from rayfl.config import Config, Training
 from rayfl.data import Dataset, Partition, make_partition
 from rayfl.data.partition.digests import data_arrays, data_digest, dealt_arrays, digest, partition_digest
 from rayfl.errors import InputError
 from rayfl.federation.facts import Facts, Recipe
 from rayfl.federation.presence import Presence
-from rayfl.host_memory import Need, batches_need, clients_need, memory_here, network_need, refuse_excess, server_need
+from rayfl.host_memory import (
+    Need,
+    batches_need,
+    clients_need,
+    memory_here,
+    network_need,
+    refuse_excess,
+    seen_need,
+    server_need,
+)
 from rayfl.methods import check_method, find_method, server_models, settled_options
 from rayfl.own_code import check_objects
 from rayfl.results import Fingerprints
@@ -242,6 +252,9 @@ def _needs(
         ),
         batches_need(int(samples_seen(partition.n_train, config.local).max()), trainers),
     ]
+    kept = samples_kept(partition, config.cohort_size(partition.clients))
+    if kept:
+        needs.append(seen_need(kept, dataset.inputs[0].nbytes, MOST_BYTES, trainers))
     if model is not None and not (config.federation == "ray" and config.ray.gpu_share):
         from rayfl.client.memory import gpu_memory
 
