@@ -66,9 +66,17 @@ class Prepared:
         """What tells these data, their partition and this initial model from others."""
         return Fingerprints(
             data=data_digest(self.dataset),
-            partition=partition_digest(self.partition),
+            partition=partition_digest(self._first_partition),
             model=digest(self.facts.initial),
         )
+
+    @property
+    def _first_partition(self) -> Partition:
+        """The partition without the changes that only a long run has, so that a run can be continued for longer."""
+        config = self.config
+        if config.partition.lasting(config.rounds) == config.partition:
+            return self.partition
+        return make_partition(config.partition, self.dataset, config.partition_seed)
 
     @cached_property
     def dealt_fingerprint(self) -> str:
@@ -138,7 +146,7 @@ def prepare(config: Config) -> Prepared:
             f"local.augment={config.local.augment} is for images, and data.source={config.data.source} has none:"
             " remove it"
         )
-    partition = make_partition(config.partition, dataset, config.partition_seed)
+    partition = make_partition(config.partition.lasting(config.rounds), dataset, config.partition_seed)
     if find_method(config.method.name).needs_public and not len(partition.public):
         raise InputError(
             f"method.name={config.method.name} needs public samples, and the partition has none: save one with"
