@@ -173,7 +173,7 @@ def partition(
         targets = find_task(config.task).targets
         dataset = load_dataset(config.data, config.partition_seed, config.partition.owner_column, targets)
         config = settle_splits(config, dataset)
-        made = make_partition(config.partition, dataset, config.partition_seed)
+        made = make_partition(config.partition.lasting(config.rounds), dataset, config.partition_seed)
     counts = made.label_counts(dataset, "all")
     classes = dataset.targets == "class"
     shown = min(made.clients, 40)

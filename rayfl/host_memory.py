@@ -78,6 +78,18 @@ def batches_need(samples_seen: int, processes: int = 1) -> Need:
     return Need(what, POSITION * samples_seen * processes, "local.steps or local.epochs")
 
 
+def seen_need(samples: int, sample_bytes: int, most: int, processes: int = 1) -> Need:
+    """Inputs that are kept as clients see them, rotated, blurred or noisy, with a mark each: up to `most` per process.
+
+    >>> seen_need(1000, sample_bytes=63, most=10**6).bytes, seen_need(1000, sample_bytes=63, most=10_000).bytes
+    (64000, 10000)
+    >>> seen_need(1000, sample_bytes=63, most=10_000, processes=3).bytes
+    30000
+    """
+    taken = min((sample_bytes + 1) * samples, most * processes)
+    return Need(f"{samples:,} transformed samples", taken, "data.limit or ray.actors")
+
+
 def refuse_excess(needs: Sequence[Need], has: int) -> None:
     """Refuse a run whose parts together do not fit into `has` bytes, and say which part is the largest."""
     total = sum(need.bytes for need in needs)

@@ -8,6 +8,7 @@ import pandas as pd
 import torch
 
 import rayfl
+from rayfl.analysis.views import label_distribution
 from rayfl.client.client import Client
 from rayfl.client.orders import EvaluateOrder
 from rayfl.client.worker import Worker
@@ -101,6 +102,54 @@ def test_drifting_clients_give_the_same_tables_on_two_actors_and_after_a_resume(
     for other in (two, longer):
         for left, right in zip(tables(one), tables(other), strict=True):
             pd.testing.assert_frame_equal(left, right)
+
+
+RECURRING = (
+    "partition={kind: composed, clients: 4, concept: [{kind: swap, pairs: [[], [[0, 1]]]}], drift: [EVENT]}",
+    *("model.name=mlp", "local.steps=1", "method.name=fedavg", "federation=serial", "data.limit=100"),
+)
+
+
+def recurring(event: str, *more: str) -> tuple[str, ...]:
+    return RECURRING[0].replace("EVENT", event), *RECURRING[1:], *more
+
+
+def test_a_drift_that_recurs_goes_on_as_long_as_the_run() -> None:
+    partition = prepare(load_config(None, recurring("{every: 2, round: 3}", "rounds=407"))).partition
+    assert partition.true_cluster is not None
+    for number in (2, 3, 4, 5, 199, 201, 202, 203, 405, 406, 407):
+        turns = max(0, (number - 1) // 2)
+        expected = partition.true_cluster if turns % 2 == 0 else 1 - partition.true_cluster
+        found = partition.true_cluster_at(number)
+        assert found is not None and found.tolist() == expected.tolist()
+
+
+def test_a_drift_with_a_number_of_times_ends_after_them() -> None:
+    partition = prepare(load_config(None, recurring("{every: 1, times: 3}", "rounds=300"))).partition
+    assert [change.round for change in partition.changes] == [1, 2, 3]
+
+
+def test_a_run_of_few_rounds_has_the_partition_that_it_always_had() -> None:
+    """Its fingerprint is of a hundred changes, as when that was the default."""
+    open_end, given = (
+        prepare(load_config(None, recurring(event, "rounds=50"))) for event in ("{every: 1}", "{every: 1, times: 100}")
+    )
+    assert open_end.fingerprints == given.fingerprints
+    assert len(open_end.partition.changes) == 100
+
+
+def test_a_run_with_recurring_drift_can_be_continued_for_any_number_of_rounds(
+    simulate_quietly: Callable[..., Run],
+) -> None:
+    words = recurring("{every: 1}", "evaluate.every=35", "output.models=none")
+    whole = simulate_quietly(*words, "rounds=105", "name=whole")
+    short = simulate_quietly(*words, "rounds=70", "name=short", "output.checkpoint_every=70")
+    longer = rayfl.resume(short.path, quiet=True, rounds=105)
+    assert whole.fingerprints == short.fingerprints
+    for left, right in zip(tables(whole), tables(longer), strict=True):
+        pd.testing.assert_frame_equal(left, right)
+    before, after = (label_distribution(longer, round=number) for number in (104, 105))
+    assert before[0].tolist() == after[1].tolist() != after[0].tolist()
 
 
 def test_a_saved_model_sees_raw_samples_as_its_client_saw_them_at_the_end(simulate_quietly: Callable[..., Run]) -> None:

@@ -367,3 +367,26 @@ def test_a_clients_own_nuisance_stays_when_it_drifts() -> None:
         assert before.steps[-1] == after.steps[-1]
         assert before.steps[:-1] != after.steps[:-1]
     assert partition.true_cluster_at(2).tolist() == [2, 2, 0, 0, 1, 1]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"kind": "contrast", "factor": [1, 0.5]},
+        {"kind": "brightness", "shift": [0, 60]},
+        {"kind": "noise", "std": [0, 40]},
+        {"kind": "blur", "sigma": [0, 1]},
+    ],
+    ids=lambda part: part["kind"],
+)
+def test_features_act_on_raw_pixels_and_normalising_has_the_numbers_of_the_source(part: dict[str, Any]) -> None:
+    plain = replace(balanced(), shift=np.array([-1.5], np.float32), scale=np.array([0.0125], np.float32))
+    partition = composed(plain, clients=4, features=[part])
+    dataset = partition.normalised(plain)
+    assert dataset is plain
+    samples, transform = partition.train_of(3), partition.transform_for(3)
+    assert transform is not None and transform.steps
+    seen = transform.apply(plain.inputs[samples], samples)
+    assert not np.array_equal(seen, plain.inputs[samples])
+    expected = seen.astype(np.float32) * np.float32(0.0125) + np.float32(-1.5)
+    assert np.array_equal(dataset.batch(samples, transform)[0].numpy(), expected)

@@ -8,9 +8,19 @@ import numpy as np
 import pytest
 
 from rayfl import host_memory
+from rayfl.client.worker import Worker
 from rayfl.config import load_config
 from rayfl.errors import InputError
-from rayfl.host_memory import Need, batches_need, clients_need, memory_here, network_need, refuse_excess, server_need
+from rayfl.host_memory import (
+    Need,
+    batches_need,
+    clients_need,
+    memory_here,
+    network_need,
+    refuse_excess,
+    seen_need,
+    server_need,
+)
 from rayfl.results import Run
 from rayfl.simulation import preparation
 from rayfl.simulation.preparation import prepare
@@ -24,6 +34,8 @@ def test_the_parts_of_a_run_by_hand() -> None:
     assert clients_need(1000, cohort=50, budget=2**20).bytes == 50 * 4000
     assert clients_need(1000, cohort=50, budget=100_000).bytes == 100_000  # the other 25 are in files
     assert batches_need(10 * 32).bytes == 320 * 8
+    assert seen_need(100, 64, most=2**20).bytes == 100 * 65
+    assert seen_need(10**6, 64, most=2**20, processes=2).bytes == 2 * 2**20
 
 
 def test_what_does_not_fit_is_told_with_all_figures_and_the_key_of_the_largest() -> None:
@@ -104,6 +116,44 @@ def test_what_fits_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparation, "memory_here", lambda: 20_000_000)
     for name in ("fedac", "ifca", "local", "fedavg_ensemble"):
         prepare(load_config(None, ["federation=serial", f"method.name={name}"]))
+
+
+TURNED = "partition={kind: composed, clients: 10, features: [{kind: rotation, angle: [0, 45]}]}"
+
+
+def needs_of(*words: str) -> dict[str, int]:
+    """What `prepare` finds that a run needs, by what it is for."""
+    ready = prepare(load_config(None, ["federation=serial", "method.name=fedavg", "model.name=mlp", *words]))
+    size = ready.facts.layout.size
+    return {need.what: need.bytes for need in preparation._needs(ready.config, ready.dataset, ready.partition, size)}
+
+
+def test_transformed_samples_that_workers_keep_are_counted() -> None:
+    """Digits have 64 pixels, and a mark says whether one is made; half of the clients are turned by 45 degrees."""
+    partition = prepare(load_config(None, ["federation=serial", "model.name=mlp", TURNED])).partition
+    turned = slice(5, 10)
+    samples = int((partition.n_train + partition.n_test)[turned].sum())
+    assert needs_of(TURNED)[f"{samples:,} transformed samples"] == 65 * samples
+    tested = int(partition.n_test[turned].sum())  # five may train, and none of them need be among the turned ones
+    assert needs_of(TURNED, "participation.count=5")[f"{tested:,} transformed samples"] == 65 * tested
+    assert not any("transformed" in what for what in needs_of("partition.kind=transforms"))  # quarter turns: no work
+
+
+def test_workers_keep_as_many_bytes_of_transformed_samples_as_are_counted() -> None:
+    ready = prepare(load_config(None, ["federation=serial", "method.name=fedavg", "model.name=mlp", TURNED]))
+    worker = Worker(ready.config, ready.dataset, ready.partition)
+    for client in range(10):
+        for samples in (ready.partition.train_of(client), ready.partition.test_of(client)):
+            worker.samples(client, samples, 1)
+    (counted,) = [bytes for what, bytes in needs_of(TURNED).items() if "transformed" in what]
+    assert worker._seen.bytes == counted
+
+
+def test_transformed_samples_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparation, "seen_need", lambda *_: Need("transformed samples", 10**9, "data.limit"))
+    monkeypatch.setattr(preparation, "memory_here", lambda: 600_000_000)
+    with pytest.raises(InputError, match=r"1\.0 GB for transformed samples; lower data\.limit"):
+        prepare(load_config(None, ["federation=serial", "method.name=fedavg", "model.name=mlp", TURNED]))
 
 
 @pytest.mark.parametrize("training", ["loop", "vectorised"])

@@ -10,6 +10,7 @@ import pytest
 from faults import actors, kill
 from tables import assert_same
 
+from rayfl.client.handed import Models, Personal
 from rayfl.client.worker import Worker
 from rayfl.config import Config, load_config
 from rayfl.errors import InputError
@@ -213,6 +214,35 @@ def test_fedac_counts_no_newcomer_that_has_not_taken_part(serial_server: Callabl
     assert record.newcomers is not None
     assert (record.newcomers["cluster"] >= 0).all()
     assert (server.method.state.assignment[waiting] == -1).all()
+
+
+@pytest.mark.parametrize("method", ["fedac", "cgpfl", "fedsoft", "ditto"])
+def test_a_newcomer_that_waits_for_its_first_cohort_is_tested_with_what_it_was_given(
+    method: str, serial_server: Callable[..., Server]
+) -> None:
+    server = serial_server(
+        *SMALL, *LATE, f"method.name={method}", "rounds=5", "participation.count=3", "arrive.tune=[0]"
+    )
+    for number in (1, 2, 3):
+        record = server.run_round(number)
+    fed, late = server.fed, server.fed.presence.arriving(3)
+    waiting = np.setdiff1d(late, server._cohort(3))
+    assert len(waiting) and record.newcomers is not None and record.clients is not None
+    given = record.newcomers["cluster"][np.isin(late, waiting)]
+    if method == "ditto":
+        models = server.method._global()  # type: ignore[attr-defined]
+    else:
+        state, choice = server.method.state, np.full(12, -1)
+        choice[waiting] = np.searchsorted(state.clusters, given) if method == "fedac" else given
+        models = Models(state.centres, choice)
+    expected, initial = fed.evaluate(models), fed.evaluate(Personal("nobody has this"))
+    rows = np.flatnonzero(np.isin(record.clients["client"], waiting))
+    assert record.clients["loss"][rows].tolist() == expected["loss"][waiting].tolist()
+    assert record.clients["loss"][rows].tolist() != initial["loss"][waiting].tolist()
+    # Of those who were there from the start, who has not taken part is still tested with the initial model.
+    idle = np.setdiff1d(fed.present, np.concatenate([late, *[server._cohort(number) for number in (1, 2, 3)]]))
+    rows = np.flatnonzero(np.isin(record.clients["client"], idle))
+    assert record.clients["loss"][rows].tolist() == initial["loss"][idle].tolist()
 
 
 @pytest.mark.parametrize("method", ["fedac", "ditto"])

@@ -25,6 +25,18 @@ class _Kept:
     done: np.ndarray
 
 
+def samples_kept(partition: Partition, cohort: int) -> int:
+    """Return how many samples workers are sure to ask for that take work: tests of all clients, one cohort's training.
+
+    Of a cohort it counts those who have the fewest samples, and first those whose samples take no work.
+    """
+    if partition.transform_of is None or not any(transform.costs for transform in partition.transforms):
+        return 0
+    costs = np.array([transform.costs for transform in partition.transforms])[partition.transform_of_at(1)]
+    least = max(0, cohort - int((~costs).sum()))
+    return int(partition.n_test[costs].sum() + np.sort(partition.n_train[costs])[:least].sum())
+
+
 class SeenInputs:
     """Raw inputs as clients see them, by client and split."""
 

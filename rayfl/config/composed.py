@@ -104,7 +104,9 @@ class DriftEvent(Section):
     every: int | None = Field(
         None, ge=1, le=MOST, description="recurring: there, and back after so many rounds, and again"
     )
-    times: int = Field(100, ge=1, le=10_000, description="recurring: how many changes in all")
+    times: int | None = Field(
+        None, ge=1, le=10_000, description="recurring: how many changes in all; default: until the run ends"
+    )
     share: float = Field(1.0, gt=0, le=1, description="share of the clients that change, drawn")
     clusters: list[Annotated[int, Field(ge=0, lt=MOST)]] | None = Field(
         None, min_length=1, description="whose clients change: those of these clusters before the first round (all)"
@@ -124,6 +126,18 @@ class DriftEvent(Section):
                 " change is gradual or it recurs"
             )
         return self
+
+    @property
+    def turns(self) -> int:
+        """How many changes a recurring event has; without `times`, so many are what tells partitions apart."""
+        return 100 if self.times is None else self.times
+
+    def lasting(self, rounds: int) -> "DriftEvent":
+        """Return an event that, if it recurs without an end, goes on for so many rounds."""
+        if self.every is None or self.times is not None:
+            return self
+        turns = 1 + (rounds - (self.round or self.every)) // self.every
+        return self.model_copy(update={"times": turns}) if turns > self.turns else self
 
 
 class ComposedPartition(PlantedPartition):
@@ -169,6 +183,10 @@ class ComposedPartition(PlantedPartition):
         """The parts that set clusters or clients apart, with the names of their keys."""
         features = [(f"partition.features.{at}", part) for at, part in enumerate(self.features)]
         return [*features, *[(f"partition.concept.{at}", part) for at, part in enumerate(self.concept)]]
+
+    def lasting(self, rounds: int) -> "ComposedPartition":
+        """Return a partition whose drift goes on for so many rounds."""
+        return self.model_copy(update={"drift": [event.lasting(rounds) for event in self.drift]})
 
     @classmethod
     def _more_defaults(cls, filled: dict[str, Any]) -> dict[str, Any]:

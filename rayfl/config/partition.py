@@ -185,11 +185,19 @@ class OwnPartition(PartitionConfig):
 
     kind: str = Field(description="package.module:Class", pattern=":")
     default_clients: ClassVar[int | None] = None
+    #: Where the keys are, for messages.
+    place: ClassVar[str] = "partition"
 
     @property
     def options(self) -> dict[str, Any]:
         """The kind's own options as given."""
         return dict(self.model_extra or {})
+
+
+class OwnLabelsPartition(OwnPartition):
+    """The same as `partition.labels` of a composed partition."""
+
+    place: ClassVar[str] = "partition.labels"
 
 
 AnyPartition = Annotated[

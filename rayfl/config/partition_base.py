@@ -60,6 +60,10 @@ class PartitionConfig(Section):
         """How many clusters are planted, if any are."""
         return None
 
+    def lasting(self, rounds: int) -> "PartitionConfig":
+        """Return a partition in which whatever recurs goes on for so many rounds."""
+        return self
+
     @model_validator(mode="before")
     @classmethod
     def _defaults_of_the_kind(cls, given: Any) -> Any:

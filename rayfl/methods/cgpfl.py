@@ -17,7 +17,7 @@ clusters that are updated during training. Simplifications here:
 import numpy as np
 from pydantic import Field
 
-from rayfl.client.handed import EvalModels, Personal
+from rayfl.client.handed import EvalModels
 from rayfl.client.objective import Proximal
 from rayfl.clustering import NO_CLUSTER, kmeans
 from rayfl.methods.clustered import Clustered
@@ -53,4 +53,4 @@ class CGPFL(Clustered):
 
     def eval_models(self) -> EvalModels:
         """Test each client with its own model."""
-        return self.tested(Personal())
+        return self.personal_models()

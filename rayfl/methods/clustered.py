@@ -229,6 +229,17 @@ class Clustered(Method):
         """Test everyone with the cluster's model."""
         return self.tested(self.centres())
 
+    def personal_models(self) -> EvalModels:
+        """Test each client with its own model, and newcomers with the model that they were given until they have one.
+
+        Not with CAM: the sum of the global model and a client's own begins with its first round.
+        """
+        return self.tested(Personal()) if self.additive else self.own_or_given(Personal(), self.given_newcomers())
+
+    def given_newcomers(self) -> Models:
+        """Hand newcomers the model that they were given when they came."""
+        return self.centres()
+
     def assignment(self) -> np.ndarray:
         """Return each client's cluster."""
         return self.state.assignment

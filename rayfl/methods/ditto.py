@@ -39,9 +39,9 @@ class Ditto(FedAvg):
         )
         super().round(cohort)
 
-    def eval_models(self) -> Personal:
-        """Test each client with its personal model."""
-        return Personal(PERSONAL)
+    def eval_models(self) -> EvalModels:
+        """Test each client with its personal model, and newcomers with the global one until they have trained."""
+        return self.own_or_given(Personal(PERSONAL), self._global())
 
     def also_tested(self) -> Mapping[str, EvalModels]:
         """Test the global model too."""

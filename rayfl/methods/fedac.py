@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from rayfl.client.handed import EvalModels, Models, Personal, Sent, everyone
+from rayfl.client.handed import EvalModels, Models, Sent, everyone
 from rayfl.client.objective import Proximal
 from rayfl.clustering import (
     NO_CLUSTER,
@@ -128,6 +128,7 @@ class FedACState:
     tuned: bool = False
     clusters_before: int = 0
     next_tuning: int = 0  # the round of the next tuning; 0: not known to a checkpoint of before
+    welcomed: np.ndarray | None = None  # (m,) the cluster that a newcomer was given when it came; None: nobody came
 
 
 class FedAC(Clustered):
@@ -365,28 +366,34 @@ class FedAC(Clustered):
 
     def eval_models(self) -> EvalModels:
         """Test everyone with the personal model, as the paper does."""
-        return self.tested(Personal())
+        return self.personal_models()
 
     def also_tested(self) -> Mapping[str, EvalModels]:
         """Test the centres too."""
         return {**super().also_tested(), "centre": self.tested(self.centres())}
 
-    def assignment(self) -> np.ndarray:
-        """Return each client's cluster."""
-        return self.state.assignment
-
     def assign_newcomers(self, clients: np.ndarray) -> Assigned:
         """Give newcomers to the centre with the least loss, with which they are tested.
 
-        The state does not know of it: a client counts in no mean, and has no sketch, before it has taken part.
+        The assignment does not know of it: a client counts in no mean, and has no sketch, before it has taken part.
         """
         state = self.state
         if not len(state.clusters):
             return Assigned(self.eval_models(), np.full(len(clients), NO_CLUSTER))
         rows = self.losses(clients, state.centres).argmin(axis=1)
+        if state.welcomed is None:
+            state.welcomed = np.full(self.fed.clients, NO_CLUSTER)
+        state.welcomed[clients] = state.clusters[rows]
         choice = self.centres().choice.copy()
         choice[clients] = rows
         return Assigned(self.tested(Models(state.centres, choice)), state.clusters[rows])
+
+    def given_newcomers(self) -> Models:
+        """Hand newcomers the centre of the cluster that they were given, as long as there is such a cluster."""
+        state, nobody = self.state, np.full(self.fed.clients, NO_CLUSTER)
+        given = nobody if state.welcomed is None else state.welcomed
+        there = np.isin(given, state.clusters)
+        return Models(state.centres, np.where(there, np.searchsorted(state.clusters, given), -1))
 
     def cluster_statistics(self) -> Mapping[str, np.ndarray]:
         """Return the quantities of Algorithm 3, in the order of the cluster numbers."""
@@ -397,10 +404,8 @@ class FedAC(Clustered):
 
     def extras(self) -> Mapping[str, Any]:
         """Return K before and after tuning, and on request the similarity between clients."""
-        extras: dict[str, Any] = {
-            "clusters_before_tuning": self.state.clusters_before,
-            "clusters_after_tuning": len(self.state.clusters),
-        }
+        extras: dict[str, Any] = {"clusters_before_tuning": self.state.clusters_before}
+        extras["clusters_after_tuning"] = len(self.state.clusters)
         if self.options.report_similarity:
             name = "distance" if self.options.similarity == "l2" else "similarity"
             extras[name] = self._matrix.round(4).tolist()

@@ -26,7 +26,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from rayfl.client.handed import EvalModels, Models, Personal
+from rayfl.client.handed import EvalModels, Models
 from rayfl.client.objective import Proximal
 from rayfl.clustering import NO_CLUSTER
 from rayfl.config import MOST
@@ -106,7 +106,7 @@ class FedSoft(Clustered):
 
     def eval_models(self) -> EvalModels:
         """Test each client with its own model."""
-        return self.tested(Personal())
+        return self.personal_models()
 
     def also_tested(self) -> Mapping[str, EvalModels]:
         """Also test the centre with the client's largest share, as SR-FCA does."""

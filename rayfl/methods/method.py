@@ -112,6 +112,17 @@ class Method(ABC):
         models = replace(handed, choice=choice)
         return Assigned(replace(tested, models=models) if isinstance(tested, Overlay) else models, clusters[found])
 
+    def own_or_given(self, own: Personal, given: Models) -> Personal | Overlay:
+        """Return the clients' own models, and for newcomers that wait for their first round what they are given."""
+        fed = self.fed
+        late = fed.present[fed.presence.arrives[fed.present] > 1]
+        waiting = late[~fed.has_model(late, own.slot) & (given.choice[late] >= 0)]
+        if not len(waiting):
+            return own
+        choice = np.full(fed.clients, -1)
+        choice[waiting] = given.choice[waiting]
+        return Overlay(replace(given, choice=choice), own)
+
     def cluster_statistics(self) -> Mapping[str, np.ndarray]:
         """Return `intra`, `inter` and `granularity` of each cluster in use, in the order of their numbers."""
         return {}

@@ -148,6 +148,8 @@ def _for_newcomers(tested: TestedModels) -> TestedModels | None:
     """
     if all(part.slot is None for part in tested.parts) or any(not len(part.stack) for part in tested.parts):
         return None
+    if any(part.slot is not None and part.part == "all" for part in tested.parts):
+        return None
     nobody = np.zeros(len(tested.parts[0].own), bool)
     return TestedModels(tuple(replace(part, slot=None, own=nobody) for part in tested.parts), tested.combine)
 

@@ -8,13 +8,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rayfl.client.batches import largest_batch, samples_seen
+from rayfl.client.seen import MOST_BYTES, samples_kept
 from rayfl.config import Config, Training
 from rayfl.data import Dataset, Partition, make_partition
 from rayfl.data.partition.digests import data_arrays, data_digest, dealt_arrays, digest, partition_digest
 from rayfl.errors import InputError
 from rayfl.federation.facts import Facts, Recipe
 from rayfl.federation.presence import Presence
-from rayfl.host_memory import Need, batches_need, clients_need, memory_here, network_need, refuse_excess, server_need
+from rayfl.host_memory import (
+    Need,
+    batches_need,
+    clients_need,
+    memory_here,
+    network_need,
+    refuse_excess,
+    seen_need,
+    server_need,
+)
 from rayfl.methods import check_method, find_method, server_models, settled_options
 from rayfl.own_code import check_objects
 from rayfl.results import Fingerprints
@@ -56,9 +66,17 @@ class Prepared:
         """What tells these data, their partition and this initial model from others."""
         return Fingerprints(
             data=data_digest(self.dataset),
-            partition=partition_digest(self.partition),
+            partition=partition_digest(self._first_partition),
             model=digest(self.facts.initial),
         )
+
+    @property
+    def _first_partition(self) -> Partition:
+        """The partition without the changes that only a long run has, so that a run can be continued for longer."""
+        config = self.config
+        if config.partition.lasting(config.rounds) == config.partition:
+            return self.partition
+        return make_partition(config.partition, self.dataset, config.partition_seed)
 
     @cached_property
     def dealt_fingerprint(self) -> str:
@@ -128,7 +146,7 @@ def prepare(config: Config) -> Prepared:
             f"local.augment={config.local.augment} is for images, and data.source={config.data.source} has none:"
             " remove it"
         )
-    partition = make_partition(config.partition, dataset, config.partition_seed)
+    partition = make_partition(config.partition.lasting(config.rounds), dataset, config.partition_seed)
     if find_method(config.method.name).needs_public and not len(partition.public):
         raise InputError(
             f"method.name={config.method.name} needs public samples, and the partition has none: save one with"
@@ -242,6 +260,9 @@ def _needs(
         ),
         batches_need(int(samples_seen(partition.n_train, config.local).max()), trainers),
     ]
+    kept = samples_kept(partition, config.cohort_size(partition.clients))
+    if kept:
+        needs.append(seen_need(kept, dataset.inputs[0].nbytes, MOST_BYTES, trainers))
     if model is not None and not (config.federation == "ray" and config.ray.gpu_share):
         from rayfl.client.memory import gpu_memory
 

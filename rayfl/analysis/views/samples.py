@@ -43,9 +43,9 @@ def label_distribution(
     if targets == "number":
         raise InputError(f"{run.path} predicts numbers: its samples have no classes to count")
     dataset = load_dataset(config.data, config.partition_seed, config.partition.owner_column, targets)
-    partition = make_partition(config.partition, dataset, config.partition_seed)
+    at = (int(run.rounds["round"].max()) if len(run.rounds) else 0) if round is None else round
+    partition = make_partition(config.partition.lasting(at), dataset, config.partition_seed)
     _refuse_other_data(run, partition.n_train)
-    at = (run.rounds["round"].max() if len(run.rounds) else 0) if round is None else round
     counts = partition.label_counts(dataset, split, at)
     clients = pd.Index(np.arange(partition.clients), name="client")
     return pd.DataFrame(counts, index=clients, columns=pd.Index(np.arange(dataset.classes), name="class"))

@@ -6,7 +6,7 @@ import numpy as np
 
 from rayfl.config.composed import ComposedPartition, RangeQuantity
 from rayfl.config.label_parts import OwnLabels
-from rayfl.config.partition import PARTITIONS, NaturalPartition, OwnPartition
+from rayfl.config.partition import PARTITIONS, NaturalPartition, OwnLabelsPartition
 from rayfl.config.partition_base import PlantedPartition
 from rayfl.data.dataset import Dataset, Transform
 from rayfl.data.partition.clusters import ClusterClasses, ClusterDirichlet
@@ -40,7 +40,7 @@ class Composed(PartitionKind):
         dealer = self._dealer()
         splits = dealer.settle(dataset, make_splits(config, dataset, seed), streams)
         self._ask_for_sizes(dealer, splits, streams)
-        dealt = dealer.deal(dataset, splits, streams)
+        dealt = dealer.checked(dealer.deal(dataset, splits, streams))
         true_cluster = self._clusters(dealer, len(dealt.n_train), streams)
         features = self._features(dataset, true_cluster, streams)
         concept = self._concept(dataset, true_cluster, streams)
@@ -90,7 +90,7 @@ class Composed(PartitionKind):
         labels = config.labels
         if isinstance(labels, OwnLabels):
             own = {"kind": labels.kind, **keys, **labels.options}
-            return own_kind("partition.labels.kind", labels.kind)(OwnPartition.model_validate(own))
+            return own_kind("partition.labels.kind", labels.kind)(OwnLabelsPartition.model_validate(own))
         kind = "iid" if labels is None else labels.kind
         keys |= {} if labels is None else labels.options
         if issubclass(PARTITIONS[kind], PlantedPartition):

@@ -1,6 +1,7 @@
 """Clients that change cluster at given rounds: suddenly, gradually, or there and back."""
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -44,16 +45,15 @@ def moves(
     before = [now.copy() for _ in events]  # where an event took its clients from
     found: list[Move] = []
     steps.sort(key=lambda step: step[:2])
-    for at in sorted({step.round for step in steps}):
+    for at, of_round in groupby(steps, key=lambda step: step.round):
         then = now.copy()
-        for step in steps:
-            if step.round == at:
-                who = step.clients
-                if step.back:
-                    now[who] = before[step.event][who]
-                else:
-                    before[step.event][who] = now[who]
-                    now[who] = _target(events[step.event], now[who], offsets[step.event][who], clusters)
+        for step in of_round:
+            who = step.clients
+            if step.back:
+                now[who] = before[step.event][who]
+            else:
+                before[step.event][who] = now[who]
+                now[who] = _target(events[step.event], now[who], offsets[step.event][who], clusters)
         changed = np.flatnonzero(now != then)
         if len(changed):
             found.append(Move(at, changed, now[changed]))
@@ -77,7 +77,7 @@ def _steps(event: DriftEvent, number: int, who: np.ndarray, rng: np.random.Gener
     first = event.round or event.every
     assert first is not None  # the config says one of them
     if event.every is not None:
-        return [_Step(first + turn * event.every, number, who, turn % 2 == 1) for turn in range(event.times)]
+        return [_Step(first + turn * event.every, number, who, turn % 2 == 1) for turn in range(event.turns)]
     if event.until is None:
         return [_Step(first, number, who, False)]
     rounds = rng.integers(first, event.until, size=len(who), endpoint=True)

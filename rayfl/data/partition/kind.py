@@ -74,6 +74,8 @@ class PartitionKind:
 
     #: The name in a config; kinds of users' own have their import path.
     name: ClassVar[str] = ""
+    #: Where the keys are, for messages: partition.labels for the part of a composed partition.
+    place: str = "partition"
     #: The options of a user's own kind, next to clients, test, validation and public.
     Options: ClassVar[type[BaseModel]] = Section
     config: PartitionConfig
@@ -83,6 +85,8 @@ class PartitionKind:
         """Take the keys of `partition` as a config has them, or as keyword arguments."""
         self._keys = {"kind": self.config_name(), **keys}
         self.config = partition_config(**self._keys) if config is None else config
+        if isinstance(self.config, OwnPartition):
+            self.place = self.config.place
         self.options = self._checked_options() if isinstance(self.config, OwnPartition) else self.config
 
     def config_keys(self) -> dict[str, Any]:
@@ -104,7 +108,7 @@ class PartitionKind:
         streams = Streams(seed)
         splits = self.settle(dataset, splits, streams)
         transforms = self.transforms(dataset, streams.main)
-        dealt = self.deal(dataset, splits, streams)
+        dealt = self.checked(self.deal(dataset, splits, streams))
         clusters = self._checked_clusters(len(dealt.n_train), transforms)
         seen = clusters if transforms else None
         return flat_partition(dealt, splits.public, clusters, transforms, seen, self.client_names())
@@ -139,7 +143,7 @@ class PartitionKind:
 
     def deal(self, dataset: Dataset, splits: Splits, streams: Streams) -> Dealt:
         """Deal all splits; here by `assign`."""
-        with told_as(RayflError, f"partition.kind={self.config.kind} failed"):
+        with told_as(RayflError, f"{self.place}.kind={self.config.kind} failed"):
             found = self.assign(dataset, splits.pool, streams.main)
         client = self._checked_clients(found, len(splits.pool))
         clients = self.config.clients or int(client.max(initial=-1)) + 1
@@ -149,7 +153,7 @@ class PartitionKind:
             poor = 0 if clients == 0 else int(sizes.argmin())
             got = 0 if clients == 0 else int(sizes.min())
             raise InputError(
-                f"partition.kind={self.config.kind} gives client {poor} {got} samples: each of the {clients} clients"
+                f"{self.place}.kind={self.config.kind} gives client {poor} {got} samples: each of the {clients} clients"
                 f" needs at least {least}"
             )
         order = streams.main.permutation(np.flatnonzero(client >= 0))
@@ -167,6 +171,17 @@ class PartitionKind:
         floors = np.ones(clients, np.int64)
         test = self.deal_like(dataset, splits.test, (samples, sizes), test_sizes, floors, streams.main)
         return self._with_validation(dataset, splits, (samples, sizes, *test), sizes, streams)
+
+    def checked(self, dealt: Dealt) -> Dealt:
+        """Refuse a sample that is dealt twice: a kind of a user's own may have a `deal` of its own."""
+        if isinstance(self.config, OwnPartition):
+            samples, times = np.unique(np.concatenate([dealt.train, dealt.validation, dealt.test]), return_counts=True)
+            if (times > 1).any():
+                raise InputError(
+                    f"{self.place}.kind={self.config.kind} deals sample {samples[times.argmax()]}"
+                    f" {times.max()} times: deal each sample once at most"
+                )
+        return dealt
 
     def deal_like(
         self,
@@ -213,7 +228,7 @@ class PartitionKind:
         if found is None:
             if transforms:
                 raise InputError(
-                    f"partition.kind={self.config.kind} has transforms but no clusters: clusters() must say which"
+                    f"{self.place}.kind={self.config.kind} has transforms but no clusters: clusters() must say which"
                     " client is in which"
                 )
             return None
@@ -221,28 +236,28 @@ class PartitionKind:
         most = len(transforms) if transforms else None
         if clusters.shape != (clients,) or clusters.dtype.kind not in "iu" or clusters.min() < 0:
             raise InputError(
-                f"partition.kind={self.config.kind}: clusters() gives an array of {clusters.dtype} of shape"
+                f"{self.place}.kind={self.config.kind}: clusters() gives an array of {clusters.dtype} of shape"
                 f" {clusters.shape}: it must give the number of a cluster, from 0, for each of the {clients} clients"
             )
         if most is not None and clusters.max() >= most:
             raise InputError(
-                f"partition.kind={self.config.kind}: cluster {clusters.max()} has no transform, there are {most}"
+                f"{self.place}.kind={self.config.kind}: cluster {clusters.max()} has no transform, there are {most}"
             )
         return clusters.astype(np.int64)
 
     def _checked_clients(self, found: Any, samples: int) -> np.ndarray:
         client = np.asarray(found)
-        kind = self.config.kind
+        kind = f"{self.place}.kind={self.config.kind}"
         if client.shape != (samples,) or client.dtype.kind not in "iu":
             raise InputError(
-                f"partition.kind={kind}: assign gives an array of {client.dtype} of shape {client.shape}: it must give"
+                f"{kind}: assign gives an array of {client.dtype} of shape {client.shape}: it must give"
                 f" the number of a client for each of the {samples} samples of the pool"
             )
         most = self.config.clients
         if samples and (client.min() < -1 or (most is not None and client.max() >= most)):
             wrong = client.min() if client.min() < -1 else client.max()
             what = "clients are numbered from 0" if most is None else f"partition.clients={most}, numbered from 0"
-            raise InputError(f"partition.kind={kind}: assign gives a sample to client {wrong}: {what}; -1 is nobody")
+            raise InputError(f"{kind}: assign gives a sample to client {wrong}: {what}; -1 is nobody")
         return client.astype(np.int64)
 
     def _checked_options(self) -> Any:
@@ -250,8 +265,8 @@ class PartitionKind:
         allowed = sorted(self.Options.model_fields)
         if self.Options.model_config.get("extra") != "allow":  # pydantic by itself ignores what it does not know
             faults = [
-                f"partition.{key}={shown(value)}: there is no key '{key}'{closest(key, [*allowed, *_COMMON])}; allowed:"
-                f" {', '.join([*allowed, *_COMMON])}"
+                f"{self.place}.{key}={shown(value)}: there is no key '{key}'{closest(key, [*allowed, *_COMMON])};"
+                f" allowed: {', '.join([*allowed, *_COMMON])}"
                 for key, value in given.items()
                 if key not in allowed
             ]
@@ -260,7 +275,7 @@ class PartitionKind:
         try:
             return self.Options.model_validate(given)
         except ValidationError as error:
-            raise InputError(*describe_errors(error, "partition", self.Options)) from None
+            raise InputError(*describe_errors(error, self.place, self.Options)) from None
 
 
 _COMMON = tuple(PartitionConfig.model_fields)

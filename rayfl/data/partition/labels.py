@@ -22,8 +22,6 @@ class ByLabels(PartitionKind):
     by_class = True
     #: Sizes that a quantity part asks for, in place of partition.samples.
     asked: AskedSizes | None = None
-    #: Where the keys of the labels are, for messages.
-    place = "partition"
 
     @property
     def sized(self) -> bool:

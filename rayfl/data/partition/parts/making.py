@@ -85,14 +85,23 @@ def plant_concept(
 def asked_sizes(config: QuantityConfig, clients: int, total: int, rng: np.random.Generator) -> AskedSizes:
     """Return the sizes that a quantity part asks for."""
     keys = {key: _frozen(value) for key, value in config.model_dump().items() if key != "kind" and value is not None}
-    quantity = Sizes(keys["sizes"]) if config.kind == Sizes.name else _made("quantity", config.kind, keys, _quantities)
+    quantity = (
+        Sizes(keys["sizes"])
+        if config.kind == Sizes.name
+        else _made("partition.quantity", config.kind, keys, _quantities)
+    )
     assert isinstance(quantity, Quantity)
     with told_as(RayflError, f"partition.quantity.kind={config.kind} failed"):
         sizes = np.asarray(quantity.sizes(clients, total, rng))
-    if sizes.shape != (clients,) or sizes.dtype.kind not in "iu" or sizes.min() < 2:
+    if sizes.shape != (clients,) or sizes.dtype.kind not in "iu":
         raise InputError(
-            f"partition.quantity.kind={config.kind} gives {sizes.dtype} of shape {sizes.shape}, least"
-            f" {sizes.min(initial=0)}: it must give each of the {clients} clients 2 samples or more"
+            f"partition.quantity.kind={config.kind}: sizes gives an array of {sizes.dtype} of shape {sizes.shape}: it"
+            f" must give a whole number of samples for each of the {clients} clients"
+        )
+    if sizes.min() < 2:
+        raise InputError(
+            f"partition.quantity.kind={config.kind} gives client {sizes.argmin()} {sizes.min()} samples: each of the"
+            f" {clients} clients needs at least 2"
         )
     return AskedSizes(sizes.astype(np.int64), quantity.exact)
 
@@ -114,10 +123,16 @@ def _concept(part: PlacedPart, key: str, values: dict[str, Any]) -> Concept:
 
 def _order(concept: Concept, classes: int, key: str, rng: np.random.Generator) -> Order:
     with told_as(RayflError, f"{key} failed"):
-        order = tuple(int(label) for label in concept.order(classes, rng))
-    if sorted(order) != list(range(classes)):
-        raise InputError(f"{key} gives the labels {shown(list(order))}: each of 0 to {classes - 1} must be there once")
-    return order
+        order = np.asarray(concept.order(classes, rng))
+    if order.shape != (classes,) or order.dtype.kind not in "iu":
+        raise InputError(
+            f"{key}: order gives an array of {order.dtype} of shape {order.shape}: it must give the new label of each"
+            f" of the {classes} classes"
+        )
+    labels: Order = tuple(order.tolist())
+    if sorted(labels) != list(range(classes)):
+        raise InputError(f"{key} gives the labels {shown(list(labels))}: each of 0 to {classes - 1} must be there once")
+    return labels
 
 
 def _made(key: str, kind: str, values: dict[str, Any], find: Callable[[str], Any]) -> Any:
