@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 import uuid
 import zlib
@@ -22,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from forks import Forked
 from tables import assert_same, tables
 
 from rayfl.client.store import ClientState
@@ -854,17 +854,11 @@ def test_a_full_disk_ends_the_run_with_one_line_and_leaves_what_was_written(run:
 # -- signals -----------------------------------------------------------------------------------------------------
 
 
-def started(folder: Path, *words: str) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-m", "rayfl.cli", "run", f"output.dir={folder}", "name=a", *words],
-        cwd=folder,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-    )
+def started(folder: Path, *words: str) -> Forked:
+    return Forked(["-m", "rayfl.cli", "run", f"output.dir={folder}", "name=a", *words], folder)
 
 
-def wait_for_rounds(folder: Path, count: int, process: subprocess.Popen | None = None, timeout: float = 120) -> None:
+def wait_for_rounds(folder: Path, count: int, process: Forked | None = None, timeout: float = 120) -> None:
     end = time.monotonic() + timeout
     while time.monotonic() < end:
         try:
@@ -872,7 +866,7 @@ def wait_for_rounds(folder: Path, count: int, process: subprocess.Popen | None =
                 return
         except InputError:
             pass
-        assert process is None or process.poll() is None, process.stderr.read() if process.stderr else ""
+        assert process is None or process.poll() is None, process.communicate(0)[1]
         time.sleep(0.05)
     raise TimeoutError(f"no {count} rounds in {folder} after {timeout} s")
 

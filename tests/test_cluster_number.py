@@ -1,27 +1,21 @@
 import doctest
 
 import numpy as np
-import pytest
-from sklearn.metrics import adjusted_rand_score, silhouette_score
+from sklearn.metrics import adjusted_rand_score
 
 from rayfl.clustering import (
     NO_CLUSTER,
     Decisions,
     GranularityNorm,
-    best_cut,
     cluster_number,
-    cosine_distances,
     granularity,
     granularity_decisions,
     in_norm,
     l2_distances,
     match_labels,
-    silhouette_clusters,
     split_in_two,
     tune_by_granularity,
-    tune_by_silhouette,
 )
-from rayfl.clustering.cuts import mean_silhouette
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -162,119 +156,7 @@ def test_a_split_separates_the_two_farthest_directions():
     assert split_in_two(np.array([[1.0, 1.0], [3.0, 3.0]])).tolist() == [0, 0]
 
 
-# -- silhouette: found from any start -----------------------------------------------------------------------
-
-
-def test_silhouettes_are_those_of_scikit_learn():
-    points, truth = blobs([3, 1, 5])
-    distances = cosine_distances(points)
-    expected = silhouette_score(distances, truth, metric="precomputed")
-    assert mean_silhouette(distances, truth) == pytest.approx(expected, abs=1e-12)
-
-
-@pytest.mark.parametrize("sizes", [[10, 10], [5, 5, 5, 5], [4, 4, 4, 4, 4, 4], [3, 5, 20], [2, 4, 6, 28]])
-@pytest.mark.parametrize("seed", range(4))
-def test_planted_clusters_are_found_whatever_their_number_and_sizes(sizes, seed):
-    points, truth = blobs(sizes, seed=seed)
-    assert adjusted_rand_score(truth, silhouette_clusters(points, rng(seed)).assignment) == 1.0
-
-
-@pytest.mark.parametrize("clients", [4, 5, 8, 20, 60])
-@pytest.mark.parametrize("drift", [0.0, 1.0])
-def test_noise_is_one_cluster(clients, drift):
-    for seed in range(20):
-        noise = drift + rng(seed).normal(0, 1, (clients, 200))
-        assert not silhouette_clusters(noise, rng(seed)).assignment.any()
-
-
-def test_noise_with_few_strong_directions_is_mostly_one_cluster():
-    # A flat cloud has high silhouettes by itself; only the null reference tells it from clusters.
-    strengths = 0.5 ** np.arange(19)
-    split = [silhouette_clusters(rng(s).normal(0, strengths, (20, 19)), rng(s)).assignment.any() for s in range(40)]
-    assert np.mean(split) <= 0.1
-
-
-def test_clients_that_trained_less_are_not_a_cluster():
-    for seed in range(10):
-        towards = np.ones(19) + rng(seed).normal(0, 0.3, (20, 19))
-        progress = np.where(np.arange(20) < 8, 0.2, 1.0)[:, None]
-        assert not silhouette_clusters(towards * progress, rng(seed)).assignment.any()
-    points, truth = blobs([5, 5, 5, 5], drift=0.1)
-    progress = np.where(np.arange(20) % 3 == 0, 0.5, 1.0)[:, None]
-    assert adjusted_rand_score(truth, silhouette_clusters(points * progress, rng()).assignment) == 1.0
-
-
-def test_fewer_than_four_clients_are_one_cluster():
-    for clients in (1, 2, 3):
-        verdict = silhouette_clusters(np.eye(3)[:clients], rng())
-        assert verdict.assignment.tolist() == [0] * clients
-        assert verdict.silhouette == 0.0
-
-
-def test_equal_clients_are_one_cluster():
-    assert not silhouette_clusters(np.ones((8, 3)), rng()).assignment.any()
-    assert not silhouette_clusters(np.zeros((8, 3)), rng()).assignment.any()
-    assert not silhouette_clusters(np.zeros((8, 0)), rng()).assignment.any()
-
-
-def test_the_cut_never_has_more_clusters_than_allowed():
-    points, _ = blobs([4] * 6)
-    assert best_cut(cosine_distances(points), max_clusters=3)[0].max() == 2
-
-
-def test_clusters_do_not_depend_on_how_clients_are_numbered():
-    points, _ = blobs([3, 5, 9])
-    order = rng(5).permutation(17)
-    plain, shuffled = silhouette_clusters(points, rng()), silhouette_clusters(points[order], rng())
-    assert adjusted_rand_score(plain.assignment[order], shuffled.assignment) == 1.0
-    assert plain.silhouette == pytest.approx(shuffled.silhouette)
-
-
-def test_the_same_generator_gives_the_same_verdict():
-    points, _ = blobs([5, 5, 5])
-    a, b = silhouette_clusters(points, rng(7)), silhouette_clusters(points, rng(7))
-    assert a.null == b.null and a.assignment.tolist() == b.assignment.tolist()
-
-
-def test_many_clients_are_clustered_by_a_sample():
-    points, truth = blobs([3000, 1000, 6000])
-    verdict = silhouette_clusters(points, rng(), sample=100)
-    assert adjusted_rand_score(truth, verdict.assignment) == 1.0
-    assert not silhouette_clusters(rng(1).normal(size=(5000, 19)), rng(), sample=100).assignment.any()
-
-
-def test_tuning_splits_a_cluster_that_holds_two_and_leaves_the_others():
-    points, truth = blobs([6, 6, 6])
-    assignment = labels(2, 9, 9)[truth]
-    assert tune_by_silhouette(assignment, points, rng()).tolist() == [2] * 6 + [9] * 6 + [10] * 6
-    assert tune_by_silhouette(assignment, points, rng(), fresh=20).tolist() == [2] * 6 + [9] * 6 + [20] * 6
-
-
-def test_tuning_takes_a_false_split_back():
-    points, truth = blobs([8, 8])
-    assignment = np.where(truth == 0, 0, 1 + np.arange(16) % 2)
-    result = tune_by_silhouette(assignment, points, rng())
-    assert adjusted_rand_score(truth, result) == 1.0
-    assert set(result[:8]) == {0} and set(result[8:]) < {1, 2}
-    noise = rng(2).normal(size=(16, 15))
-    assert len(set(tune_by_silhouette(np.arange(16) % 2, noise, rng()))) == 1
-
-
-def test_tuning_leaves_right_clusters_and_absent_clients_alone():
-    points, truth = blobs([5, 5, 5, 5])
-    assignment = truth + 3
-    assignment[[0, 7]] = NO_CLUSTER
-    assert tune_by_silhouette(assignment, points, rng()).tolist() == assignment.tolist()
-    nobody = np.full(20, NO_CLUSTER)
-    assert tune_by_silhouette(nobody, points, rng()).tolist() == nobody.tolist()
-
-
-def test_repeated_tuning_finds_the_clusters_from_one_that_holds_them_all():
-    points, truth = blobs([5, 5, 5, 5])
-    assignment = np.zeros(20, np.int64)
-    for seed in range(4):
-        assignment = tune_by_silhouette(assignment, points, rng(seed))
-        assert adjusted_rand_score(truth, assignment) == 1.0
+# -- numbers that last --------------------------------------------------------------------------------------
 
 
 def test_matched_labels_keep_the_numbers_of_most_clients():

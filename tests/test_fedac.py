@@ -97,15 +97,55 @@ def test_a_newcomer_has_no_cluster_and_counts_nowhere_before_it_took_part(serial
     assert record.clusters["size"].sum() == 3
 
 
-def test_the_pull_to_a_centre_is_held_back_until_the_first_tuning_has_judged(serial_server: Make) -> None:
-    weak = serial_server("method.mu=0.0", "method.tune_from=3", "local.steps=2", "local.lr=0.1")
-    strong = serial_server("method.mu=5.0", "method.tune_from=3", "local.steps=2", "local.lr=0.1")
+def test_the_pull_to_a_centre_is_held_back_until_two_judgements_agree(serial_server: Make) -> None:
+    words = ["method.tune_from=4", "local.lr=0.2"]
+    weak, strong = serial_server("method.mu=0.0", *words), serial_server("method.mu=5.0", *words)
     everyone = np.arange(20)
-    for number in (1, 2, 3):
+    for number in range(1, 9):
         weak.run_round(number), strong.run_round(number)
         assert np.array_equal(weak.fed.collect(everyone), strong.fed.collect(everyone))
-    weak.run_round(4), strong.run_round(4)
+        assert fedac(strong).state.judging.decided == (number == 8)
+    weak.run_round(9), strong.run_round(9)
     assert not np.array_equal(weak.fed.collect(everyone), strong.fed.collect(everyone))
+
+
+def test_the_verdict_is_in_the_extras_of_the_round_in_which_clients_were_asked(serial_server: Make) -> None:
+    server = serial_server("method.tune_from=4", "local.lr=0.2")
+    verdicts = {number: server.run_round(number).extras.get("judgement") for number in range(1, 10)}
+    assert [number for number, verdict in verdicts.items() if verdict] == [4, 8]
+    first, second = verdicts[4], verdicts[8]
+    assert first is not None and second is not None
+    assert (first["verdict"], second["verdict"]) == ("not yet", "found")
+    assert (second["clusters"], second["asked"], second["trainings"]) == (4, 20, 8)
+    assert 4 in second["supported"] and second["score"] > second["limit"] and second["gain"] > 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", [np.zeros(20, np.int64), np.arange(20) % 10], ids=["one", "ten"])
+def test_a_wrong_clustering_under_the_pull_is_corrected(serial_server: Make, wrong: np.ndarray) -> None:
+    """Not only from the start: here the pull has kept wrong clusters together for ten rounds."""
+    server = serial_server("method.tune_from=5", "method.tune_every=5", "method.similarity=lrcos")
+    for number in range(1, 11):
+        server.run_round(number)
+    method = fedac(server)
+    method.state.assignment = wrong + method.state.next_number
+    method._recentre()
+    method.state.judging.next_at = 20
+    for number in range(11, 36):
+        record = server.run_round(number)
+    assert (record.summary["clusters"], record.summary["ari"]) == (4, 1.0)
+
+
+def test_a_run_that_is_too_short_to_judge_is_told_so_before_it_starts() -> None:
+    def notes(*words: str) -> list[str]:
+        return prepare(load_config(None, ["federation=serial", *words])).notes
+
+    assert notes("rounds=10") == []
+    (note,) = notes("rounds=9")
+    assert "rounds=9 is too short to find the number of clusters" in note and "about 10 rounds" in note
+    assert notes("rounds=9", "method.tuning=granularity") == [] == notes("rounds=9", "method.name=fedavg")
+    (note,) = notes("rounds=30", "participation.fraction=0.25")
+    assert "5 of 20 clients per round" in note
 
 
 @pytest.mark.parametrize("norm", ["l2", "squared"])
@@ -241,7 +281,7 @@ def test_the_server_cannot_project_models_that_it_has_not_got(serial_server: Mak
     server.fed.begin_round(2)
     server.fed.train(np.array([3, 5, 6, 7, 8]), keep=True)
     with pytest.raises(ValueError, match=r"has not got the latest models of all of the clients \[3, 4\]"):
-        method._sketch(np.array([5, 6, 7, 8]), np.arange(3, 9))
+        method._sketch(np.array([5, 6, 7, 8]), np.arange(3, 9), None)
 
 
 def test_the_similarity_matrix_comes_on_request(serial_server: Make) -> None:

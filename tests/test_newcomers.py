@@ -157,7 +157,8 @@ def test_fine_tuning_is_local_training_from_the_given_model(serial_server: Calla
     rows = server.run_round(2).newcomers
     assert rows is not None
     for tuned in (0, 1, 5):
-        assert np.array_equal(rows["loss"][rows["tuned"] == tuned], found[tuned]["loss"][late])
+        # Not equal bits: newcomers are tested alone here and with others there, and kernels may round differently.
+        np.testing.assert_allclose(rows["loss"][rows["tuned"] == tuned], found[tuned]["loss"][late], rtol=1e-6)
     assert fed.has_model(late, "newcomer 0").tolist() == [False, False]
 
 
@@ -237,12 +238,13 @@ def test_a_newcomer_that_waits_for_its_first_cohort_is_tested_with_what_it_was_g
         models = Models(state.centres, choice)
     expected, initial = fed.evaluate(models), fed.evaluate(Personal("nobody has this"))
     rows = np.flatnonzero(np.isin(record.clients["client"], waiting))
-    assert record.clients["loss"][rows].tolist() == expected["loss"][waiting].tolist()
-    assert record.clients["loss"][rows].tolist() != initial["loss"][waiting].tolist()
+    # Not equal bits: clients are tested in other company here, and kernels may round differently.
+    np.testing.assert_allclose(record.clients["loss"][rows], expected["loss"][waiting], rtol=1e-6)
+    assert (np.abs(record.clients["loss"][rows] - initial["loss"][waiting]) > 1e-4).all()
     # Of those who were there from the start, who has not taken part is still tested with the initial model.
     idle = np.setdiff1d(fed.present, np.concatenate([late, *[server._cohort(number) for number in (1, 2, 3)]]))
     rows = np.flatnonzero(np.isin(record.clients["client"], idle))
-    assert record.clients["loss"][rows].tolist() == initial["loss"][idle].tolist()
+    np.testing.assert_allclose(record.clients["loss"][rows], initial["loss"][idle], rtol=1e-6)
 
 
 @pytest.mark.parametrize("method", ["fedac", "ditto"])

@@ -1,66 +1,117 @@
 """The experiment on rules for the number of clusters, in small."""
 
-import subprocess
+import importlib
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 
 from rayfl.clustering.rules import RULES
 from rayfl.config import load_config
 
 FOLDER = Path(__file__).parents[1] / "experiments" / "number_of_clusters"
-SMALL = ["partition.clusters=2", "partition.clients=12", "model.name=mlp", "local.steps=5", "training=loop"]
+SETTINGS = """
+default: {data: digits, plant: none, clusters: 1, clients: 12, sizes: equal, participation: 1, steps: 10, network: mlp}
+settings:
+  - {plant: rotation, clusters: 2}
+  - {nuisance: 3.0}
+"""
+PLANTED, ALIKE = "digits-rotation-2-12", "digits-none-1-12 nuisance=3.0"
 
 
 @pytest.fixture
-def evidence(monkeypatch: pytest.MonkeyPatch):
+def script(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(str(FOLDER))
-    import evidence
-
-    return evidence
+    return importlib.import_module
 
 
-def test_evidence_has_two_streams_that_differ_in_batches_only_and_rules_are_judged_on_it(evidence, tmp_path: Path):
-    for name in ("a 0", "b 0"):
-        evidence.make([*SMALL, "seed=3"], tmp_path / f"{name}.npz", trainings=(1, 6))
-    one, again = (np.load(tmp_path / f"{name}.npz") for name in ("a 0", "b 0"))
-    assert sorted(one.files) == sorted(
-        [f"{what} {n}" for what in ("clients", "first", "second") for n in (1, 6)] + ["truth"]
-    )
+@pytest.fixture
+def settings(tmp_path: Path) -> Path:
+    (tmp_path / "settings.yaml").write_text(SETTINGS)
+    return tmp_path / "settings.yaml"
+
+
+def called(module: ModuleType, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
+    monkeypatch.setattr(sys, "argv", [module.__name__, *map(str, arguments)])
+    module.main()
+
+
+def test_evidence_has_two_streams_that_differ_in_batches_only_and_rules_are_judged_on_it(
+    script, settings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evidence, judge, report = script("evidence"), script("judge"), script("report")
+    monkeypatch.setattr(evidence.make, "__defaults__", ((1, 10),))
+    for name in ("evidence", "again"):
+        called(evidence, monkeypatch, "--settings", settings, "-o", tmp_path / name, "--seeds", 3)
+    one, again = (np.load(tmp_path / name / f"{PLANTED} seed=3.npz") for name in ("evidence", "again"))
+    saved = ("clients", "first", "second", "judged", "tree", "losses", "progress")
+    assert sorted(one.files) == sorted([f"{what} {n}" for what in saved for n in (1, 10)] + ["truth"])
     for name in one.files:
         np.testing.assert_array_equal(one[name], again[name])
-    assert one["first 6"].shape == (12, 11) and one["clients 6"].tolist() == list(range(12))
-    apart = np.linalg.norm(one["first 6"] - one["second 6"], axis=1)
-    assert (apart > 0).all() and (apart < np.linalg.norm(one["first 6"], axis=1)).all()
+    assert one["first 10"].shape == (12, 11) and one["clients 10"].tolist() == list(range(12))
+    apart = np.linalg.norm(one["first 10"] - one["second 10"], axis=1)
+    assert (apart > 0).all() and (apart < np.linalg.norm(one["first 10"], axis=1)).all()
 
-    command = [sys.executable, str(FOLDER / "judge.py"), str(tmp_path), "-o", str(tmp_path / "judged.parquet")]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=200, check=True).stdout
-    table = pd.read_parquet(tmp_path / "judged.parquet")
-    assert len(table) == 2 * 2 * len(RULES) and {*table["rule"]} == {*RULES}
-    assert table["planted"].eq(2).all()
-    found = table[(table["trainings"] == 6) & (table["rule"] == "agreement")]
-    assert found["identifiable"].all() and found["ari"].eq(1).all(), said
+    output = tmp_path / "judged.parquet"
+    called(judge, monkeypatch, tmp_path / "evidence", "--settings", settings, "-o", output)
+    table = pd.read_parquet(output)
+    assert len(table) == 2 * (2 * (len(RULES) + 1) + 1)  # settings x (trainings x (rules and utility) and the decision)
+    assert {*table["rule"]} == {*RULES, "utility", "decision"}
+    found = table[(table["trainings"] == 10) & table["rule"].isin(["agreement", "utility", "bic"])]
+    assert found["identifiable"].all() and found["ari"].eq(1).all(), found
+    called(judge, monkeypatch, tmp_path / "evidence", "--settings", settings, "-o", output)
+    pd.testing.assert_frame_equal(pd.read_parquet(output), table)  # nothing is computed twice
+
+    called(report, monkeypatch, "--judged", output, "--loops", tmp_path / "none", "-o", tmp_path / "RESULTS.md")
+    page = (tmp_path / "RESULTS.md").read_text()
+    assert "| utility | 10 | 100.0% (2% .. 100%), 1 of 1 | 100.0% (2% .. 100%), 1 of 1 |  |  |" in page
 
 
-def test_a_part_of_the_clients_per_round_trains_as_often_as_the_marks_say(evidence, tmp_path: Path) -> None:
-    evidence.make([*SMALL, "participation.fraction=0.25"], tmp_path / "a 0.npz", trainings=(1,))
-    saved = np.load(tmp_path / "a 0.npz")
+def test_the_closed_loop_is_beside_one_cluster_and_the_planted_number(
+    script, settings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed_loop, output = script("closed_loop"), tmp_path / "loops.parquet"
+    monkeypatch.setattr(closed_loop, "TRAININGS", 21)
+    judged = {"setting": [PLANTED], "seed": [0], "rule": ["decision"], "ari": [1.0], "identifiable": [True]}
+    pd.DataFrame(judged).to_parquet(tmp_path / "judged.parquet")
+    words = ["--settings", settings, "--judged", tmp_path / "judged.parquet", "-o", output, "--seeds", 0]
+    called(closed_loop, monkeypatch, *words)
+    (row,) = pd.read_parquet(output).to_dict("records")
+    assert (row["at_20"], row["at_end"], row["ari"]) == (2, 2, 1.0)
+    assert row["told"] > row["one"]
+
+
+def test_a_part_of_the_clients_per_round_trains_as_often_as_the_marks_say(script, settings: Path, tmp_path: Path):
+    found = script("settings").read_settings(settings)[PLANTED]
+    words = script("settings").words(found | {"participation": 0.25})
+    script("evidence").make(words, tmp_path / "a.npz", trainings=(1,))
+    saved = np.load(tmp_path / "a.npz")
     seen = saved["clients 1"]  # four rounds of three clients each
     assert 3 < len(seen) <= 12 and saved["first 1"].shape[0] == len(seen)
 
 
-def test_every_setting_is_a_config() -> None:
-    settings = yaml.safe_load((FOLDER / "settings.yaml").read_text())
-    for words in settings["settings"].values():
-        load_config(None, [*settings["base"], *words])
-    assert len({*map(tuple, settings["settings"].values())}) == len(settings["settings"])
+def test_every_setting_is_a_config(script) -> None:
+    module = script("settings")
+    settings = module.read_settings(FOLDER / "settings.yaml")
+    assert len(settings) >= 99
+    assert {setting["data"] for setting in settings.values()} == {"digits", "mnist", "fashion_mnist", "cifar10"}
+    for setting in settings.values():
+        assert set(module.FACTORS) <= set(setting)
+        load_config(None, module.words(setting))
 
 
-def test_no_evidence_is_said_so(tmp_path: Path) -> None:
-    command = [sys.executable, str(FOLDER / "judge.py"), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 2 and "has no evidence" in done.stderr
+def test_bounds_of_shares_are_those_of_clopper_and_pearson(script) -> None:
+    from scipy.stats import binomtest
+
+    for successes, runs in ((0, 5), (19, 20), (7, 7)):
+        exact = binomtest(successes, runs).proportion_ci(method="exact")
+        assert script("report").bounds(successes, runs) == pytest.approx((exact.low, exact.high))
+
+
+def test_no_evidence_is_said_so(script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        called(script("judge"), monkeypatch, tmp_path)
+    assert ended.value.code == 2 and "has no evidence" in capsys.readouterr().err

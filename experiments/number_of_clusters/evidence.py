@@ -1,10 +1,12 @@
-"""What rules for the number of clusters are judged on: sketches of clients that trained alone, in two streams.
+"""What rules for the number of clusters are judged on: clients that trained alone, in two streams.
 
 Every client trains two models from the same start on the same data with different batches, and nothing pulls them to
-each other, so what is saved does not depend on any rule. After 5, 10, 20 and 40 trainings per client the sketches of
-both streams are saved, one file per setting and seed; a file that is there is not made again.
+each other, so what is saved does not depend on any rule. After 5, 10, 20 and 40 trainings per client these are saved:
+the sketches of both streams; and of the first stream the tree of cosine distances, with each client's loss under the
+mean of the other members of every group in it, under the initial model and under its own. One file per setting and
+seed; a file that is there is not made again.
 
-    python experiments/number_of_clusters/evidence.py settings.yaml -o evidence [--seeds 0 1 2] [--only NAME ...]
+    python experiments/number_of_clusters/evidence.py -o evidence [--seeds 0 1 2] [--only digits mnist ...]
 """
 
 import argparse
@@ -13,29 +15,32 @@ from math import ceil
 from pathlib import Path
 
 import numpy as np
-import yaml
+from settings import read_settings, words
 
 from rayfl.client.handed import MODEL
 from rayfl.client.worker import Worker
-from rayfl.clustering import fit_low_rank, project_all
+from rayfl.clustering import average_linkage, cosine_distances, fit_low_rank, project_all
 from rayfl.config import load_config
 from rayfl.federation import Federation
 from rayfl.federation.serial import SerialFederation
+from rayfl.methods.judging import MOST_JUDGED, held_out_losses, stratified
 from rayfl.simulation.cohorts import draw_cohort
 from rayfl.simulation.preparation import prepare
 from rayfl.simulation.presence import cohort_size
 
+SETTINGS = Path(__file__).with_name("settings.yaml")
 MARKS = (5, 10, 20, 40)
 COMPONENTS = 50
 SECOND = "second stream"
-#: The map is fitted on at most so many clients; so many models are held at once to project them.
-FITTED, HELD = 256, 64
+#: This many models are held at once to project them.
+HELD = 64
 
 
 def sketches(fed: Federation, clients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the sketches (n, D) of both streams, by a map that is fitted on the mean of both."""
-    size = fed.layout.parameters
-    some = clients if len(clients) <= FITTED else np.sort(np.random.default_rng(0).choice(clients, FITTED, False))
+    size, some = fed.layout.parameters, clients
+    if len(clients) > MOST_JUDGED:
+        some = np.sort(np.random.default_rng(0).choice(clients, MOST_JUDGED, False))
     mean = (fed.collect(some)[:, :size] + fed.collect(some, slot=SECOND)[:, :size]) / 2
     low_rank = fit_low_rank(mean, COMPONENTS)
 
@@ -47,9 +52,9 @@ def sketches(fed: Federation, clients: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return of(MODEL), of(SECOND)
 
 
-def make(words: list[str], path: Path, trainings: tuple[int, ...] = MARKS) -> None:
-    """Train the clients of one setting and seed, and save their sketches."""
-    prepared = prepare(load_config(None, ["federation=serial", "method.name=local", *words]))
+def make(config_words: list[str], path: Path, trainings: tuple[int, ...] = MARKS) -> None:
+    """Train the clients of one setting and seed, and save what they give."""
+    prepared = prepare(load_config(None, ["federation=serial", "method.name=local", *config_words]))
     config, everybody = prepared.config, np.arange(len(prepared.facts.n_train))
     fed = SerialFederation(prepared.facts, Worker(config, prepared.dataset, prepared.partition))
     truth = prepared.partition.true_cluster
@@ -65,9 +70,14 @@ def make(words: list[str], path: Path, trainings: tuple[int, ...] = MARKS) -> No
             fed.train(cohort, keep=True, slot=SECOND, stream=1)
             trained[cohort] = True
             if number in marks:
-                seen = np.flatnonzero(trained)
-                arrays[f"clients {marks[number]}"] = seen
-                arrays[f"first {marks[number]}"], arrays[f"second {marks[number]}"] = sketches(fed, seen)
+                mark, seen = marks[number], np.flatnonzero(trained)
+                first, second = sketches(fed, seen)
+                judged = stratified(first, MOST_JUDGED, np.random.default_rng(0))
+                tree = average_linkage(cosine_distances(first[judged]))
+                losses, progress = held_out_losses(fed, seen[judged], tree)
+                found = {"clients": seen, "first": first, "second": second, "judged": judged, "tree": tree}
+                found |= {"losses": losses.astype(np.float32), "progress": progress}
+                arrays |= {f"{name} {mark}": array for name, array in found.items()}
     finally:
         fed.close()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,19 +88,18 @@ def make(words: list[str], path: Path, trainings: tuple[int, ...] = MARKS) -> No
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("settings", type=Path)
+    parser.add_argument("--settings", type=Path, default=SETTINGS)
     parser.add_argument("-o", "--output", type=Path, default=Path("evidence"))
     parser.add_argument("--seeds", type=int, nargs="+", default=range(5))
-    parser.add_argument("--only", nargs="+")
+    parser.add_argument("--only", nargs="+", default=[""], help="only settings whose name begins with one of these")
     given = parser.parse_args()
-    settings = yaml.safe_load(given.settings.read_text())
     for seed in given.seeds:
-        for name, words in settings["settings"].items():
-            path = given.output / f"{name} {seed}.npz"
-            if path.exists() or (given.only and name not in given.only):
+        for name, setting in read_settings(given.settings).items():
+            path = given.output / f"{name} seed={seed}.npz"
+            if path.exists() or not name.startswith(tuple(given.only)):
                 continue
             begin = time.perf_counter()
-            make([*settings["base"], *words, f"seed={seed}"], path)
+            make([*words(setting), f"seed={seed}"], path)
             print(f"{path.name}: {time.perf_counter() - begin:.1f} s", flush=True)
 
 

@@ -123,12 +123,16 @@ class Client:
         """Return the inputs of the heads of models (K, size) for samples, in eval mode (K, n, features)."""
         return stacked_features(self.network, self._tensor(vectors), inputs).cpu().numpy()
 
-    def losses(self, vectors: np.ndarray, beside: np.ndarray | None = None) -> np.ndarray:
+    def losses(self, vectors: np.ndarray, beside: np.ndarray | None = None, most: int | None = None) -> np.ndarray:
         """Return the loss of models (K, size) on each training sample, in eval mode (K, n).
 
-        The outputs of the model `beside` (size,), if given, are added to those of each model (CAM, Eq. 2).
+        The outputs of the model `beside` (size,), if given, are added to those of each model (CAM, Eq. 2). With `most`,
+        at most so many samples count, drawn by this client's random numbers: the same ones in all calls of a round.
         """
         (inputs, labels), stack = self.samples(), self._tensor(vectors)
+        if most is not None and len(labels) > most:
+            drawn = torch.from_numpy(np.sort(self.rng.permutation(len(labels))[:most])).to(self.device)
+            inputs, labels = inputs[drawn], labels[drawn]
         added = None if beside is None else stacked_logits(self.network, self._tensor(beside), inputs)[0]
         return sample_losses(self.network, stack, inputs, labels, added, self.task).cpu().numpy()
 

@@ -4,18 +4,15 @@ from rayfl.clustering.cluster_number import (
     NO_CLUSTER,
     Decisions,
     GranularityNorm,
-    Verdict,
-    best_cut,
     granularity,
     granularity_decisions,
     in_norm,
     match_labels,
-    silhouette_clusters,
     split_in_two,
     tune_by_granularity,
-    tune_by_silhouette,
 )
 from rayfl.clustering.clusterability import hopkins
+from rayfl.clustering.cuts import average_linkage
 from rayfl.clustering.divergence import jensen_shannon, kl_divergences
 from rayfl.clustering.finding import find_clusters
 from rayfl.clustering.grouping import agglomerative, bipartition, components, dbscan, edc, merge_clusters
@@ -42,6 +39,7 @@ from rayfl.clustering.similarity import (
     update_cosine_distances,
 )
 from rayfl.clustering.sketching import count_sketch
+from rayfl.clustering.useful import UsefulClusters, agree, groups_of_tree, levels_of_tree, useful_clusters
 
 __all__ = [
     "NO_CLUSTER",
@@ -49,9 +47,10 @@ __all__ = [
     "GranularityNorm",
     "Judgement",
     "LowRankMap",
-    "Verdict",
+    "UsefulClusters",
     "agglomerative",
-    "best_cut",
+    "agree",
+    "average_linkage",
     "best_kmeans",
     "bipartition",
     "cluster_losses",
@@ -66,6 +65,7 @@ __all__ = [
     "fit_low_rank",
     "granularity",
     "granularity_decisions",
+    "groups_of_tree",
     "hopkins",
     "in_norm",
     "jensen_shannon",
@@ -73,6 +73,7 @@ __all__ = [
     "kmeans",
     "kmeans_plus_plus",
     "l2_distances",
+    "levels_of_tree",
     "losses_between_clusters",
     "losses_to_clusters",
     "match_labels",
@@ -82,11 +83,10 @@ __all__ = [
     "project",
     "project_all",
     "recluster",
-    "silhouette_clusters",
     "split_in_two",
     "squared_distances",
     "tune_by_granularity",
-    "tune_by_silhouette",
     "unit",
     "update_cosine_distances",
+    "useful_clusters",
 ]

@@ -1,25 +1,18 @@
-"""How many clusters there are, and which clients are in them: FedAC's granularity rule, and a silhouette rule.
+"""FedAC's granularity rule for the number of clusters (section 4.5, Algorithm 3), and cluster numbers that last.
 
-Both turn one assignment of clients into the next; the caller then recomputes the centres. An assignment holds the
+The rule turns one assignment of clients into the next; the caller then recomputes the centres. An assignment holds the
 number of each client's cluster, or NO_CLUSTER if the client never took part. A cluster that continues to exist keeps
-its number.
-
-The granularity rule is the paper's (section 4.5, Algorithm 3). The constants of the silhouette rule come from
-experiments on digits with 20 clients: 4 quarter turns, 3 label permutations, 2 inversions or no planted clusters, all
-or a quarter of the clients per round, 2 to 5 seeds. After clients had trained ten times, planted clusters were found
-in 189 of 189 decisions (silhouettes 0.54 to 0.88), and without planted clusters the rule found one cluster in 63 of 63
-(0.09 to 0.42). Before that, the threshold alone gave 8 false alarms in 81; with the centred view or the null
-reference there were none.
+its number. The rule that FedAC uses by default is in `useful`.
 """
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import scipy
 
-from rayfl.clustering.cuts import Labels, cloud_like, in_order_of_first, mean_silhouette
-from rayfl.clustering.similarity import Floats, cosine_distances, l2_distances, unit
+from rayfl.clustering.cuts import Labels
+from rayfl.clustering.similarity import Floats, cosine_distances, l2_distances
 
 NO_CLUSTER = -1
 
@@ -166,137 +159,6 @@ def _halves_stand(points: Floats, lower: float, upper: float, norm: GranularityN
     return bool(np.all((values >= lower) & (values <= upper)))
 
 
-# -- the silhouette rule -----------------------------------------------------------------------------------
-
-
-class Verdict(NamedTuple):
-    """A clustering (0, 1, ... in order of each cluster's first client), and the numbers that decided about it.
-
-    `silhouette` is that of the best cut, even if it was rejected; `centred` is that of the same cut with the clients'
-    mean as the origin; `null` is the highest silhouette of the null draws, NaN if none were needed.
-    """
-
-    assignment: Labels
-    silhouette: float
-    centred: float
-    null: float
-
-
-def best_cut(distances: Floats, max_clusters: int) -> tuple[Labels, float]:
-    """Cut the average-linkage tree where the silhouette is highest, into 2 to `max_clusters` clusters.
-
-    There are at most half as many clusters as rows, because a client alone in a cluster learns from no other client.
-    If no cut is possible, all rows are in one cluster and the silhouette is 0.
-
-    >>> line = np.array([[0.0], [1.0], [10.0], [11.0]])
-    >>> labels, silhouette = best_cut(np.abs(line - line.T), max_clusters=8)
-    >>> labels.tolist(), round(silhouette, 2)
-    ([0, 0, 1, 1], 0.9)
-    """
-    rows = len(distances)
-    best, highest = np.zeros(rows, np.int64), 0.0
-    if rows < 4:
-        return best, highest
-    tree = scipy.cluster.hierarchy.linkage(scipy.spatial.distance.squareform(distances, checks=False), "average")
-    for count in range(2, min(max_clusters, rows // 2) + 1):
-        labels = scipy.cluster.hierarchy.fcluster(tree, count, "maxclust")
-        if labels.max() < count:  # a tie in the tree: there is no cut into this number of clusters
-            continue
-        silhouette = mean_silhouette(distances, labels - 1)
-        if silhouette > highest:
-            best, highest = labels, silhouette
-    return in_order_of_first(best), highest
-
-
-def silhouette_clusters(
-    sketches: Floats,
-    rng: np.random.Generator,
-    threshold: float = 0.5,
-    centred_threshold: float = 0.25,
-    null_draws: int = 19,
-    max_clusters: int = 32,
-    sample: int = 500,
-) -> Verdict:
-    """Find the clusters of the sketches by cosine distance, without an earlier clustering; there may be only one.
-
-    Compute the sketches relative to the common initial model, M (w_i - w_0). Then a client that trained seldom differs
-    from similar clients in length and not in direction; relative to the clients' mean, such clients would look like a
-    cluster of their own. But relative to the initial model, a group of clients close to the mean can look like a
-    cluster too. So the best cut must pass three tests: a silhouette of at least `threshold`; a silhouette of at least
-    `centred_threshold` relative to the mean (a lower limit, because the mean lies inside the largest of unequal
-    clusters); and a higher silhouette than each of `null_draws` random clouds with the same mean and covariance but
-    without clusters (19 draws: one false alarm in twenty). With more than `sample` rows, a random sample is clustered,
-    and each other row joins the cluster with the smallest average distance.
-
-    >>> rng = np.random.default_rng(0)
-    >>> groups = np.repeat(np.eye(3), 5, axis=0) + rng.normal(0, 0.1, (15, 3))
-    >>> silhouette_clusters(groups, rng).assignment.tolist()
-    [0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2]
-    """
-    if len(sketches) > sample:
-        drawn = np.sort(rng.choice(len(sketches), sample, replace=False))
-        part = silhouette_clusters(sketches[drawn], rng, threshold, centred_threshold, null_draws, max_clusters, sample)
-        assignment = _nearest_on_average(sketches, sketches[drawn], part.assignment)
-        assignment[drawn] = part.assignment
-        return part._replace(assignment=in_order_of_first(assignment))
-    assignment, silhouette = best_cut(cosine_distances(sketches), max_clusters)
-    centred, null = 0.0, np.nan
-    if silhouette > 0:
-        centred = mean_silhouette(cosine_distances(sketches - sketches.mean(axis=0)), assignment)
-    clear = silhouette >= threshold and centred >= centred_threshold
-    if clear and null_draws:
-        clouds = (cloud_like(sketches, rng) for _ in range(null_draws))
-        null = max(best_cut(cosine_distances(cloud), max_clusters)[1] for cloud in clouds)
-    if not clear or silhouette <= null:
-        assignment = np.zeros(len(sketches), np.int64)
-    return Verdict(assignment, silhouette, centred, null)
-
-
-def tune_by_silhouette(
-    assignment: Labels,
-    sketches: Floats,
-    rng: np.random.Generator,
-    threshold: float = 0.5,
-    centred_threshold: float = 0.25,
-    null_draws: int = 19,
-    max_clusters: int = 32,
-    sample: int = 500,
-    fresh: int | None = None,
-) -> Labels:
-    """Return the assignment after existing clusters, whose models are pulled towards their centres, were judged again.
-
-    The pull makes any split look real a few rounds later, so clusters are not searched from scratch again. A
-    cluster splits if `silhouette_clusters` finds several clusters among its members, which all feel the same pull.
-    Two clusters that are each other's nearest merge if no cut of their union reaches `threshold`, although the pull
-    favours such a cut.
-
-    >>> rng = np.random.default_rng(0)
-    >>> groups = np.repeat(np.eye(3), 6, axis=0) + rng.normal(0, 0.1, (18, 3))
-    >>> tune_by_silhouette(np.repeat([4, 4, 7], 6), groups, rng).tolist()
-    [4, 4, 4, 4, 4, 4, 8, 8, 8, 8, 8, 8, 7, 7, 7, 7, 7, 7]
-    """
-
-    def judge(members: Labels, centred_threshold: float, null_draws: int) -> Labels:
-        points = sketches[members]
-        return silhouette_clusters(
-            points, rng, threshold, centred_threshold, null_draws, max_clusters, sample
-        ).assignment
-
-    groups = [np.flatnonzero(assignment == k) for k in np.unique(assignment[assignment != NO_CLUSTER])]
-    tuned = np.full(len(assignment), NO_CLUSTER, np.int64)
-    count = 0
-    for one, other in _mutually_nearest(groups, sketches):
-        union = np.union1d(one, other)
-        if not judge(union, centred_threshold=-1.0, null_draws=0).any():
-            tuned[union] = count
-            count += 1
-    for group in groups:
-        if tuned[group[0]] == NO_CLUSTER:
-            tuned[group] = count + judge(group, centred_threshold, null_draws)
-            count = int(tuned.max()) + 1
-    return match_labels(assignment, tuned, fresh)
-
-
 def match_labels(previous: Labels, found: Labels, fresh: int | None = None) -> Labels:
     """Renumber the clusters of `found` so that as many clients as possible keep their cluster number of `previous`.
 
@@ -321,20 +183,3 @@ def match_labels(previous: Labels, found: Labels, fresh: int | None = None) -> L
     matched = np.full(len(found), NO_CLUSTER, np.int64)
     matched[found != NO_CLUSTER] = names[np.searchsorted(new, found[found != NO_CLUSTER])]
     return matched
-
-
-def _mutually_nearest(groups: list[Labels], sketches: Floats) -> list[tuple[Labels, Labels]]:
-    """The pairs of groups that are each other's nearest, by the average cosine distance of their members."""
-    if len(groups) < 2:
-        return []
-    means = np.stack([unit(sketches[group]).mean(axis=0) for group in groups])
-    likeness = means @ means.T
-    np.fill_diagonal(likeness, -np.inf)
-    nearest = likeness.argmax(axis=1)
-    return [(groups[k], groups[j]) for k, j in enumerate(nearest) if k < j and nearest[j] == k]
-
-
-def _nearest_on_average(sketches: Floats, known: Floats, assignment: Labels) -> Labels:
-    """The cluster whose known members have the least average cosine distance from each sketch."""
-    means = np.stack([unit(known[assignment == k]).mean(axis=0) for k in range(int(assignment.max()) + 1)])
-    return (unit(sketches) @ means.T).argmax(axis=1)

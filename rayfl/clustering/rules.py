@@ -20,7 +20,7 @@ from rayfl.clustering.cuts import (
     silhouettes,
 )
 from rayfl.clustering.gram import Floats
-from rayfl.clustering.similarity import cosine_distances
+from rayfl.clustering.similarity import cosine_distances, unit
 
 #: How often a rule may find clusters where there are none.
 LEVEL = 0.05
@@ -178,12 +178,69 @@ def density(evidence: Evidence, least: int = 2) -> Judgement:
     return Judgement(labels, (len(groups),), np.zeros(1), np.zeros(1), (len(groups),))
 
 
+def bic(evidence: Evidence) -> Judgement:
+    """Choose by the Bayesian information criterion of spherical Gaussians (X-means, Pelleg and Moore 2000).
+
+    The score is how much better the criterion of each cut of the directions is than that of one cluster; what must be
+    exceeded is 0.
+    """
+    counts = [1, *evidence.counts]
+    if len(counts) < 2:
+        return evidence.undecided()
+    directions = unit(evidence.points)
+    rows, dimensions = directions.shape
+    tree = average_linkage(cosine_distances(evidence.points))
+
+    def criterion(labels: Labels) -> float:
+        clusters, sizes = int(labels.max()) + 1, np.bincount(labels)
+        means = np.stack([directions[labels == k].mean(axis=0) for k in range(clusters)])
+        variance = np.square(directions - means[labels]).sum() / (dimensions * max(rows - clusters, 1)) + 1e-12
+        likelihood = (
+            (sizes * np.log(sizes / rows)).sum()
+            - rows * dimensions / 2 * np.log(2 * np.pi * variance)
+            - dimensions * (rows - clusters) / 2
+        )
+        return float(likelihood - (clusters * (dimensions + 1)) / 2 * np.log(rows))
+
+    found = np.array([criterion(cut(tree, k)) for k in counts])
+    scores = found[1:] - found[0]
+    supported = [k for k, score in zip(counts[1:], scores, strict=True) if score > 0]
+    chosen = max(supported, key=lambda k: scores[k - 2], default=1)
+    return evidence.judged(counts[1:], scores, np.zeros(len(scores)), supported, chosen)
+
+
+def eigengap(evidence: Evidence, draws: int = 39) -> Judgement:
+    """Choose the widest gap in the spectrum of the normalised affinities (Ng, Jordan and Weiss 2001), against a null.
+
+    The score of K is the gap behind the K-th eigenvalue. As in parallel analysis, it must exceed what one in twenty
+    clouds of the same covariance reach at their widest gap. (The eigenvalues of the covariance itself cannot be
+    compared with a null here: sketches are in principal components.)
+    """
+    counts = evidence.counts
+    if not counts:
+        return evidence.undecided()
+
+    def gaps(points: Floats) -> Floats:
+        affinity = np.exp(-cosine_distances(points))
+        degrees = 1.0 / np.sqrt(affinity.sum(axis=1))
+        values = np.linalg.eigvalsh(degrees[:, None] * affinity * degrees)[::-1]
+        return -np.diff(values)[1 : counts[-1]]
+
+    scores = gaps(evidence.points)
+    limit = _upper(np.array([gaps(cloud_like(evidence.points, evidence.rng)).max() for _ in range(draws)]))
+    supported = [k for k, score in zip(counts, scores, strict=True) if score > limit]
+    chosen = max(supported, key=lambda k: scores[counts.index(k)], default=1)
+    return evidence.judged(counts, scores, np.full(len(counts), limit), supported, chosen)
+
+
 RULES: dict[str, Callable[[Evidence], Judgement]] = {
     "silhouette": silhouette_against_null,
     "gap": gap,
     "stability": stability,
     "agreement": agreement,
     "density": density,
+    "bic": bic,
+    "eigengap": eigengap,
 }
 
 

@@ -92,6 +92,11 @@ def check_method(config: MethodConfig, clients: int, cohort: int, rounds: int) -
         raise InputError(*faults)
 
 
+def method_notes(config: MethodConfig, clients: int, cohort: int, rounds: int) -> list[str]:
+    """Return what a user should know about the method in such a run before it starts."""
+    return find_method(config.name).notes(settled_options(config, rounds), clients, cohort, rounds)
+
+
 def server_models(config: MethodConfig, clients: int) -> int:
     """Return how many models the method's server holds at once."""
     return find_method(config.name).server_models(method_options(config), clients)

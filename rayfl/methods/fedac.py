@@ -1,7 +1,8 @@
 """FedAC (Zhang et al. 2024): personal models pulled to a cluster centre and to a global embedding, K found on the way.
 
 Algorithm 1, with the low-rank cosine similarity of Algorithm 2 and two rules for the number of clusters: the paper's
-granularity (Algorithm 3), every round, and the silhouette. Departures from the paper, and what it leaves open:
+granularity (Algorithm 3), every round, and by default `utility`, which asks clients whether a split helps them (see
+rayfl.clustering.useful and rayfl.methods.judging). Departures from the paper, and what it leaves open:
 
 - Phi is the mean of the cohort's backbones; line 9 prints a sum, which would grow with the cohort.
 - A client goes to the cluster of greatest similarity; Eq. 4 prints arg min.
@@ -10,9 +11,11 @@ granularity (Algorithm 3), every round, and the silhouette. Departures from the 
 - The cosine is taken between differences from the common initial model (`origin: initial`), not between raw weights
   (`none`, Algorithm 2), which all point the same way, nor from the cohort's mean (`mean`), seen from which a client
   that trained seldom looks like a cluster of its own.
-- With the silhouette, nobody is pulled to a centre before the first tuning has judged: the pull would make any
-  clustering look real. After it, clusters are only split or merged (see `tune_by_silhouette`).
-- The map is fitted on the cohort and, where that is smaller than D + 1, on other clients that took part.
+- With `utility`, nobody is pulled to a centre before two judgements in a row agree: the pull would keep the models of a
+  wrong cluster together. Afterwards all clusters are judged again by the same evidence, and change if two judgements in
+  a row propose the same change.
+- The map is fitted on the cohort and, where that is smaller than D + 1, on other clients that took part. For a
+  judgement it is fitted on those who are judged, since clients that a map was fitted on look noisier than others.
 - The E-step and the M-step run over all clients, also absent ones (lines 11 and 12), so the server has the model that
   each client sent last. When M is new, the server projects the models of absent clients itself: nobody who is not there
   is asked for anything, and a client gets the new map when it takes part again. (A server with only sums and sketches
@@ -32,20 +35,19 @@ granularity (Algorithm 3), every round, and the silhouette. Departures from the 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic import Field
 
 from rayfl.client.handed import EvalModels, Models, Sent, everyone
 from rayfl.client.objective import Proximal
 from rayfl.clustering import (
     NO_CLUSTER,
-    GranularityNorm,
     LowRankMap,
+    average_linkage,
     cosine,
     cosine_by_distances,
+    cosine_distances,
     fit_low_rank,
     granularity,
     in_norm,
@@ -54,60 +56,26 @@ from rayfl.clustering import (
     nearest,
     project,
     project_all,
-    silhouette_clusters,
     squared_distances,
     tune_by_granularity,
-    tune_by_silhouette,
     unit,
+    useful_clusters,
 )
-from rayfl.config import MOST
 from rayfl.federation.library import distances
 from rayfl.federation.traffic import FLOAT_BYTES
 from rayfl.methods.clustered import Clustered
+from rayfl.methods.fedac_options import MOST_REPORTED, FedACOptions
+from rayfl.methods.judging import MOST_JUDGED, Judging, held_out_losses, rounds_until, stratified
 from rayfl.methods.method import Assigned
-from rayfl.methods.options import MOST_CLUSTERS, ClusteredOptions
 
 if TYPE_CHECKING:
     from rayfl.client.client import Client
 
 #: The map is fitted on at most so many models, since all of them must come to the server for it.
-MOST_FITTED = 256
+MOST_FITTED = MOST_JUDGED
 
-#: The similarity matrix is reported for at most so many clients: it stands in every round's row, 2 MB for these.
-MOST_REPORTED = 500
 #: So many models are held at once where whole models of all clients are compared.
 COMPARED = 32
-
-
-class FedACOptions(ClusteredOptions):
-    """Options of FedAC; the paper's letters in brackets."""
-
-    clusters: int = Field(4, ge=1, le=MOST_CLUSTERS, description="number of clusters to start from [K]")
-    mu: float = Field(1.0, ge=0, description="pull of a client's model to its cluster's centre")
-    lam: float = Field(0.1, ge=0, description="pull of its backbone to the global embedding [lambda]")
-    components: int = Field(50, ge=1, le=MOST, description="numbers per client that travel for clustering [D]")
-    pca_every: int = Field(100, ge=1, le=MOST, description="rounds between two fits of the low-rank map")
-    origin: Literal["initial", "mean", "none"] = Field("initial", description="from where the cosine is seen")
-    tuning: Literal["silhouette", "granularity", "none"] = Field(
-        "silhouette", description="how the number of clusters is tuned; granularity is the paper's rule"
-    )
-    tune_from: int = Field(10, ge=1, le=MOST, description="silhouette: trainings per client before the first tuning")
-    tune_every: int = Field(5, ge=1, le=MOST, description="silhouette: trainings per client between two tunings")
-    threshold: float = Field(0.5, gt=0, lt=1, description="silhouette that several clusters must reach")
-    merge_below: float = Field(0.2, ge=0, description="granularity: merge a cluster below this [a]")
-    split_above: float = Field(0.8, gt=0, description="granularity: split a cluster above this [b]")
-    granularity_norm: GranularityNorm = Field(
-        "l2",
-        description="distance in G_c: l2 agrees with the paper's Figures 4(c) and 4(d), squared is as printed",
-    )
-    similarity: Literal["lrcos", "cosine", "l2"] = Field(
-        "lrcos",
-        description="how a client is compared with the centres: by D numbers as in the paper, or by whole weights",
-    )
-    report_similarity: bool = Field(
-        False,
-        description=f"put the matrix of similarities (l2: distances) into extras, for up to {MOST_REPORTED} clients",
-    )
 
 
 @dataclass
@@ -124,10 +92,9 @@ class FedACState:
     sketches: np.ndarray  # (m, D): M (w_i - w_0) of each client's last model
     from_initial: np.ndarray  # (m,): ||w_i - w_0||^2
     has_map: np.ndarray  # (m,) whether a client has got M
+    judging: Judging
     next_number: int = 0
-    tuned: bool = False
     clusters_before: int = 0
-    next_tuning: int = 0  # the round of the next tuning; 0: not known to a checkpoint of before
     welcomed: np.ndarray | None = None  # (m,) the cluster that a newcomer was given when it came; None: nobody came
 
 
@@ -164,6 +131,25 @@ class FedAC(Clustered):
             )
         return faults
 
+    @classmethod
+    def server_models(cls, options: Any, clients: int) -> int:
+        """Count the models that the low-rank map is fitted on, too."""
+        return options.clusters + min(MOST_FITTED, clients)
+
+    @classmethod
+    def notes(cls, options: Any, clients: int, cohort: int, rounds: int) -> list[str]:
+        """Say so if the run is too short for the number of clusters to be judged."""
+        if options.tuning != "utility":
+            return []
+        needed = rounds_until(2 * options.tune_from, clients, cohort)
+        if needed <= rounds:
+            return []
+        return [
+            f"rounds={rounds} is too short to find the number of clusters: with {cohort} of {clients} clients per"
+            f" round, two judgements (method.tune_from={options.tune_from}) need about {needed} rounds; until then"
+            " nobody is pulled to a cluster's centre"
+        ]
+
     def start(self) -> None:
         """Begin with nobody in any cluster."""
         m, size = self.fed.clients, self.fed.layout.size
@@ -178,38 +164,40 @@ class FedAC(Clustered):
             sketches=np.zeros((m, 0)),
             from_initial=np.zeros(m),
             has_map=np.zeros(m, bool),
+            judging=Judging.of(m, self.options.tune_from),
         )
 
     def round(self, cohort: np.ndarray) -> None:
         """Algorithm 1, lines 3 to 13."""
         state, fed = self.state, self.fed
-        held_back = self.options.tuning == "silhouette" and not state.tuned
-        centre = Proximal(self.centres(), 0.0 if held_back else self.options.mu)
+        judges = self.options.tuning == "utility"
+        centre = Proximal(self.centres(), 0.0 if judges and not state.judging.decided else self.options.mu)
         embedding = Proximal(everyone(state.embedding, fed.clients, "backbone"), self.options.lam)
         self.local_training(cohort, objective=[centre, embedding], keep=True)
         state.embedding = fed.mean(cohort, part="backbone")
+        state.judging.trained[cohort] += 1
         newcomers = cohort[state.assignment[cohort] == NO_CLUSTER]
         seen = np.union1d(np.flatnonzero(state.assignment != NO_CLUSTER), newcomers)
-        self._sketch(cohort, seen)
+        judged = self._judged_now() if judges else None
+        self._sketch(cohort, seen, judged)
         self._assign(cohort, seen)
         self._recentre()
         state.clusters_before = len(state.clusters)
         if self.options.tuning == "granularity":
             self._tune_by_granularity()
-        elif self.options.tuning == "silhouette" and self._tuning_is_due(len(cohort)):
-            self._tune_by_silhouette(seen)
-            state.next_tuning = fed.round + self._rounds_of(self.options.tune_every, len(cohort))
+        elif judged is not None:
+            self._judge(judged, seen)
         if self.options.report_similarity:  # now: the last round's fine-tuning changes what clients hold
             self._matrix = self._between_clients()
 
     # -- Algorithm 2: sketches ------------------------------------------------------------------------------
 
-    def _sketch(self, cohort: np.ndarray, seen: np.ndarray) -> None:
+    def _sketch(self, cohort: np.ndarray, seen: np.ndarray, judged: np.ndarray | None) -> None:
         """Let the cohort project its models; where the map is fitted again, the stored models are projected too."""
         state, options = self.state, self.options
-        first_tuning = options.tuning == "silhouette" and not state.tuned and self._tuning_is_due(len(cohort))
-        if state.low_rank is None or (self.fed.round - 1) % options.pca_every == 0 or first_tuning:
-            state.low_rank = fit_low_rank(self.fed.collect(self._fit_on(cohort, seen)), options.components)
+        if state.low_rank is None or (self.fed.round - 1) % options.pca_every == 0 or judged is not None:
+            on = self._fit_on(cohort, seen) if judged is None else judged
+            state.low_rank = fit_low_rank(self.fed.collect(on), options.components)
             state.sketches = np.zeros((self.fed.clients, len(state.low_rank.components)))
             centres = list(state.centres[:, : self.fed.layout.parameters])
             state.centre_sketches = project_all(state.low_rank, centres, self._initial())
@@ -316,36 +304,37 @@ class FedAC(Clustered):
         )
         self._recentre()
 
-    def _tune_by_silhouette(self, seen: np.ndarray) -> None:
-        """Search the clusters from nothing the first time, then split and merge them."""
-        state, rng = self.state, self.rng()
-        sketches = state.sketches - self._origin()
-        if state.tuned:
-            state.assignment = tune_by_silhouette(
-                state.assignment, sketches, rng, self.options.threshold, fresh=state.next_number
-            )
-        else:
-            found = np.full(self.fed.clients, NO_CLUSTER)
-            found[seen] = silhouette_clusters(sketches[seen], rng, self.options.threshold).assignment
-            state.assignment = match_labels(state.assignment, found, state.next_number)
-            state.tuned = True
+    def _judged_now(self) -> np.ndarray | None:
+        """Return the clients on which the number of clusters is judged in this round; None if none is due."""
+        judging, present = self.state.judging, self.fed.present
+        if judging.trainings(present) < judging.next_at:
+            return None
+        eligible = judging.eligible(present)
+        if len(eligible) < 4 or self.state.low_rank is None:
+            return None
+        points = self.state.sketches[eligible] - self._origin()
+        return eligible[stratified(points, MOST_JUDGED, self.rng())]
+
+    def _judge(self, judged: np.ndarray, seen: np.ndarray) -> None:
+        """Ask the clients whether splits help them, and use the clusters that two judgements agree on."""
+        state, fed = self.state, self.fed
+        points = state.sketches - self._origin()
+        tree = average_linkage(cosine_distances(points[judged]))
+        beside = state.shared if self.residual else None
+        losses, progress = held_out_losses(fed, judged, tree, beside)
+        found = useful_clusters(tree, losses, points[judged], progress[:, 0], gain=self.options.gain)
+        trainings = state.judging.trainings(fed.present)
+        state.judging.round = fed.round
+        if not state.judging.decide(judged, found, progress, state.assignment, self.options.tune_every, trainings):
+            return
+        directions = unit(points)
+        members = [judged[found.assignment == k] for k in range(found.clusters)]
+        middles = np.stack([directions[who].mean(axis=0) for who in members])
+        proposed = np.full(fed.clients, NO_CLUSTER)
+        proposed[seen] = (directions[seen] @ middles.T).argmax(axis=1)
+        proposed[judged] = found.assignment
+        state.assignment = match_labels(state.assignment, proposed, state.next_number)
         self._recentre()
-
-    def _tuning_is_due(self, cohort: int) -> bool:
-        """Count in trainings per client: with a quarter of the clients per round, four times as many rounds.
-
-        Where cohorts differ in size, what counts is the one of the round in which the next tuning is set.
-        """
-        state, since = self.state, self.fed.round - self._rounds_of(self.options.tune_from, cohort)
-        if not state.tuned:
-            return since >= 0
-        if state.next_tuning:
-            return self.fed.round >= state.next_tuning
-        return since >= 0 and since % self._rounds_of(self.options.tune_every, cohort) == 0
-
-    def _rounds_of(self, trainings: int, cohort: int) -> int:
-        """Return in how many rounds with such cohorts each client trains so many times."""
-        return ceil(trainings * (len(self.fed.present) / cohort))
 
     def _spread(self) -> tuple[np.ndarray, np.ndarray]:
         """Return how far each cluster's clients are from its centre, and the distances between centres.
@@ -403,8 +392,10 @@ class FedAC(Clustered):
         return {"intra": intra, "inter": inter, "granularity": granularity(intra, between)}
 
     def extras(self) -> Mapping[str, Any]:
-        """Return K before and after tuning, and on request the similarity between clients."""
+        """Return K before and after tuning, the last judgement, and on request the similarity between clients."""
         extras: dict[str, Any] = {"clusters_before_tuning": self.state.clusters_before}
+        if self.state.judging.round == self.fed.round:
+            extras["judgement"] = self.state.judging.verdict
         extras["clusters_after_tuning"] = len(self.state.clusters)
         if self.options.report_similarity:
             name = "distance" if self.options.similarity == "l2" else "similarity"

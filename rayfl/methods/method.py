@@ -61,6 +61,11 @@ class Method(ABC):
         return []
 
     @classmethod
+    def notes(cls, options: Any, clients: int, cohort: int, rounds: int) -> list[str]:
+        """Return a line for each thing that a user should know about such a run before it starts."""
+        return []
+
+    @classmethod
     def server_models(cls, options: Any, clients: int) -> int:
         """Return how many models the server holds at once, for an estimate of its memory."""
         return getattr(options, "clusters", 1)

@@ -25,7 +25,7 @@ from rayfl.host_memory import (
     seen_need,
     server_need,
 )
-from rayfl.methods import check_method, find_method, server_models, settled_options
+from rayfl.methods import check_method, find_method, method_notes, server_models, settled_options
 from rayfl.own_code import check_objects
 from rayfl.results import Fingerprints
 from rayfl.simulation.presence import cohort_sizes, presence_of
@@ -47,6 +47,13 @@ class Prepared:
     dataset: Dataset
     partition: Partition
     facts: Facts
+
+    @property
+    def notes(self) -> list[str]:
+        """What the user should know before the run starts: about the data, and about the method in such a run."""
+        presence = presence_of(self.config, self.partition.clients, self.partition.true_cluster)
+        cohort, clients = cohort_sizes(self.config, presence)[1], self.partition.clients
+        return [*self.dataset.notes, *method_notes(self.config.method, clients, cohort, self.config.rounds)]
 
     @cached_property
     def gpu_memory(self) -> "GpuMemory | None":

@@ -5,8 +5,9 @@ Progress goes to the error stream; the table and, as its last line, the run fold
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -68,6 +69,8 @@ class Screen:
     def show_round(self, record: RoundRecord) -> None:
         """Show the results of a round."""
         rounds, number = record.summary, record.number
+        if "judgement" in record.extras:
+            self.say(f"round {number}: {_verdict(record.extras['judgement'])}")
         metric = next((name for name in rounds if f"{name}_mean" in rounds), None)
         if metric is not None:  # the round was evaluated
             self._shown = f"{metric} {rounds[metric]:.3f}"
@@ -119,6 +122,17 @@ class Screen:
         self._out.print(table)
         # Plain print, because rich would break a long path into several lines.
         print(run.path, file=sys.stdout, flush=True)
+
+
+def _verdict(judgement: Mapping[str, Any]) -> str:
+    """Say in one line what was found out about the number of clusters, and how sure it is."""
+    clusters, others = judgement["clusters"], [k for k in judgement["supported"] if k != judgement["clusters"]]
+    text = f"{clusters} cluster{'s' * (clusters > 1)}: {judgement['verdict']}"
+    if judgement["score"] is not None:
+        gain = f"; the best split is better by {judgement['gain']:.0%}"
+        text += f"{gain}, score {judgement['score']:.1f} (limit {judgement['limit']:.1f})"
+    text += f"; {judgement['asked']} clients asked"
+    return text + (f"; {' or '.join(map(str, others))} would do too" if others else "")
 
 
 def _forms(metric: str, sizes: list[int] | None, ari: float | None, seconds: float) -> Iterator[str]:

@@ -60,7 +60,7 @@ class Simulation:
     def run(self) -> None:
         """Run all remaining rounds."""
         begun = self._checkpoints.round
-        for note in self._prepared.dataset.notes:
+        for note in self._prepared.notes:
             self._screen.warn(note)
         self._restore()
         if self._resumed:  # a new folder already has its config

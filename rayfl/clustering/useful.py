@@ -1,0 +1,206 @@
+"""Clusters that help their members: how many there are is judged by losses that no member had a part in.
+
+Clients are joined to a tree by the similarity of their models. For every group in the tree, each member says what loss
+the mean of the *other* members' models has on its own training samples. These models have not seen the samples, so the
+loss is held out, and a pull of the members to their centre cannot make a split look useful that is not. Splitting and
+merging are one question: are the members of both halves served better by their half than by the whole?
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import scipy
+
+from rayfl.clustering.cuts import Labels, in_order_of_first
+from rayfl.clustering.gram import Floats
+from rayfl.clustering.similarity import unit
+
+#: How often clusters may be found where there are none: the level of all tests of one judgement together.
+LEVEL = 0.01
+#: By this part, clusters must improve on the group that they divide.
+GAIN = 0.1
+
+
+@dataclass(frozen=True)
+class Split:
+    """The evidence about one group of the tree: should it be divided into the clusters found inside it?"""
+
+    sizes: tuple[int, int]  # members of the two halves
+    gain: float  # the part by which the clusters inside it are better, see `useful_clusters`
+    score: float  # a z-score: how sure it is that members of both halves gain
+    stands: bool
+
+
+@dataclass(frozen=True)
+class UsefulClusters:
+    """The clusters that help, and the evidence for their number."""
+
+    assignment: Labels  # (n,) 0, 1, ... in order of the first client
+    splits: tuple[Split, ...]  # all groups of the tree that were tested
+    limit: float  # what the score of a split must exceed
+    supported: tuple[int, ...]  # numbers of clusters, if they had to be better by twice or half as much
+    asked: int  # clients whose losses are known
+
+    @property
+    def clusters(self) -> int:
+        """The number of clusters."""
+        return int(self.assignment.max(initial=0)) + 1
+
+    @property
+    def best(self) -> Split | None:
+        """The split with the most evidence, also if it does not stand; None if nothing could be tested."""
+        return max(self.splits, key=lambda split: (split.stands, split.score), default=None)
+
+
+def groups_of_tree(tree: Floats) -> list[Labels]:
+    """Return the members of the group that each row of scipy's tree makes, in the order of the halves.
+
+    >>> [g.tolist() for g in groups_of_tree(np.array([[0.0, 2, 1, 2], [1, 3, 5, 3]]))]
+    [[0, 2], [1, 0, 2]]
+    """
+    rows = len(tree) + 1
+    members: list[Labels] = [np.array([row]) for row in range(rows)]
+    for one, other in tree[:, :2].astype(np.int64):
+        members.append(np.concatenate([members[one], members[other]]))
+    return members[rows:]
+
+
+def levels_of_tree(tree: Floats) -> list[list[int]]:
+    """Return the rows of scipy's tree by level, such that the groups of one level have no member in common.
+
+    >>> levels_of_tree(np.array([[0.0, 1, 1, 2], [2, 3, 2, 2], [4, 5, 9, 4]]))
+    [[0, 1], [2]]
+    """
+    level = [0] * (len(tree) + 1)
+    for one, other in tree[:, :2].astype(np.int64):
+        level.append(1 + max(level[one], level[other]))
+    found = np.array(level[len(tree) + 1 :])
+    return [np.flatnonzero(found == depth).tolist() for depth in range(1, int(found.max(initial=0)) + 1)]
+
+
+def useful_clusters(
+    tree: Floats,
+    losses: Floats,
+    points: Floats,
+    initial: Floats | None = None,
+    level: float = LEVEL,
+    gain: float = GAIN,
+) -> UsefulClusters:
+    """Return the clusters of a tree whose members are served better by their cluster than by a larger group.
+
+    `losses[i, t]` is the loss of client i under the mean of the other members of the group that row t of scipy's `tree`
+    makes, and NaN if i is not in it or was not asked; `initial[i]` is that under a model that has learnt nothing. The
+    tree is pruned from the leaves to the root: a group stays in one piece unless the clusters inside it are better for
+    members of both halves, at least by the part `gain`, and this is too sure to be chance, at `level` for all tests of
+    the tree. The part is of the group's loss, or of what is learnt in the clusters (`initial` less their loss), if that
+    is less: a tenth of the loss is much where most of it cannot be avoided. Each half's gains are tested by a t-test
+    over its members; a half without two members that were asked says nothing. Whoever is left alone joins the nearest
+    cluster by the cosine of `points` (n, D).
+    """
+    start = np.full(len(points), np.inf) if initial is None else initial
+    groups = groups_of_tree(tree)
+    tested = _halves(tree, groups, losses)
+    limit = float(scipy.stats.norm.isf(level / max(len(tested), 1)))
+    chosen, splits = _pruned(tree, groups, tested, losses, start, limit, gain)
+    others = [_pruned(tree, groups, tested, losses, start, limit, gain * factor)[0] for factor in (2.0, 0.5)]
+    found = [_assigned(pieces, points) for pieces in (chosen, *others)]
+    asked = int((~np.isnan(losses)).any(axis=1).sum())
+    supported = tuple(sorted({int(labels.max()) + 1 for labels in found}))
+    return UsefulClusters(found[0], splits, limit, supported, asked)
+
+
+def agree(one: Labels, other: Labels, least: float = 0.9) -> bool:
+    """Return whether two clusterings of the same clients are alike: an adjusted Rand index of at least `least`.
+
+    >>> agree(np.array([0, 0, 1, 1]), np.array([1, 1, 0, 0])), agree(np.array([0, 0, 0, 0]), np.array([0, 0, 1, 1]))
+    (True, False)
+    """
+    from sklearn.metrics import adjusted_rand_score  # takes half a second to import
+
+    return bool(adjusted_rand_score(one, other) >= least)
+
+
+def _halves(tree: Floats, groups: Sequence[Labels], losses: Floats) -> dict[int, tuple[Labels, Labels]]:
+    """The asked members of both halves of each group that has two of them in each half."""
+    found = {}
+    rows = len(tree) + 1
+    for t, (one, other) in enumerate(tree[:, :2].astype(np.int64)):
+        halves = [groups[half - rows] if half >= rows else np.array([half]) for half in (one, other)]
+        asked = [half[~np.isnan(losses[half, t])] for half in halves]
+        if min(len(half) for half in halves) >= 2 and min(len(half) for half in asked) >= 2:
+            found[t] = (asked[0], asked[1])
+    return found
+
+
+def _pruned(
+    tree: Floats,
+    groups: Sequence[Labels],
+    tested: dict[int, tuple[Labels, Labels]],
+    losses: Floats,
+    initial: Floats,
+    limit: float,
+    least: float,
+) -> tuple[list[Labels], tuple[Split, ...]]:
+    """The largest groups that stay in one piece, those of one client left out; and what was tested."""
+    rows = len(tree) + 1
+    whole = np.ones(len(tree) + rows, bool)
+    served = np.full(rows, np.nan)  # the loss of each client under the cluster that it has so far
+    splits = []
+    for t, (one, other) in enumerate(tree[:, :2].astype(np.int64)):
+        members, here = groups[t], losses[groups[t], t]
+        if t in tested:
+            halves = list(tested[t])
+        else:  # one client beside clusters: these are judged without it
+            asked = members[~np.isnan(here) & ~np.isnan(served[members])]
+            halves = [asked] if not (whole[one] and whole[other]) and len(asked) >= 2 else []
+        stands = False
+        if halves:
+            parts = [losses[half, t] - served[half] for half in halves]
+            loss = float(sum(losses[half, t].sum() for half in halves))
+            learnt = float(sum((initial[half] - served[half]).sum() for half in halves))
+            scale = min(loss, max(learnt, 1e-9 * loss))
+            gain = float(sum(part.sum() for part in parts)) / scale if scale > 0 else 0.0
+            score = float(sum(_score(part) for part in parts) / np.sqrt(len(parts)))
+            stands = gain >= least and score > limit and all(part.mean() > 0 for part in parts)
+            sizes = tuple(len(half) for half in halves) if len(halves) == 2 else (len(members) - 1, 1)
+            splits.append(Split((sizes[0], sizes[1]), gain, score, stands))
+        whole[rows + t] = not stands
+        # A client that is in none of the clusters inside has the whole group until it joins one.
+        served[members] = np.where(np.isnan(served[members]), here, served[members]) if stands else here
+    pieces, open_groups = [], [len(whole) - 1] if len(tree) else []
+    while open_groups:
+        group = open_groups.pop()
+        if not whole[group]:
+            open_groups += tree[group - rows, :2].astype(np.int64).tolist()
+        elif group >= rows:
+            pieces.append(groups[group - rows])
+    return pieces, tuple(splits)
+
+
+def _score(gains: Floats) -> float:
+    """The t-test of gains over clients as a z-score, so that those of two halves can be added up."""
+    spread = gains.std(ddof=1) / np.sqrt(len(gains))
+    if spread == 0:
+        return 0.0 if gains.mean() == 0 else float(np.copysign(_SUREST, gains.mean()))
+    tail = scipy.stats.t.sf(gains.mean() / spread, len(gains) - 1)
+    return float(np.clip(scipy.stats.norm.isf(tail), -_SUREST, _SUREST))
+
+
+#: A bound for scores, which are infinite where a probability is rounded to 0 or 1.
+_SUREST = 30.0
+
+
+def _assigned(pieces: Sequence[Labels], points: Floats) -> Labels:
+    """Number the pieces; clients in none of them join the nearest one."""
+    labels = np.full(len(points), -1)
+    for number, piece in enumerate(pieces):
+        labels[piece] = number
+    alone = np.flatnonzero(labels < 0)
+    if not len(pieces):
+        return np.zeros(len(points), np.int64)
+    if len(alone):
+        directions = unit(points)
+        centres = np.stack([directions[piece].mean(axis=0) for piece in pieces])
+        labels[alone] = (directions[alone] @ centres.T).argmax(axis=1)
+    return in_order_of_first(labels)

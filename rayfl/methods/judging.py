@@ -1,0 +1,219 @@
+"""When and on whom the number of clusters is judged, and what clients are asked for it.
+
+A judgement is an evaluation that the server sends to some clients, whether or not they are in the round's cohort: each
+says what loss the mean of the other members of a group has on its training samples. It is counted as traffic. Nothing
+here belongs to one method; see rayfl.clustering.useful for the rule.
+"""
+
+from dataclasses import dataclass, field
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy
+
+from rayfl.client.handed import Each, Sent
+from rayfl.clustering import NO_CLUSTER, UsefulClusters, agree, groups_of_tree, levels_of_tree, unit
+from rayfl.federation.interface import Federation
+from rayfl.federation.ledger import FORWARD
+from rayfl.federation.traffic import FLOAT_BYTES
+
+if TYPE_CHECKING:
+    from rayfl.client.client import Client
+
+#: A judgement is about at most this many clients; the others join the clusters that are found.
+MOST_JUDGED = 256
+#: Each of them answers by at most this many of its training samples.
+MOST_SAMPLES = 64
+#: This many centres are held at once.
+HELD = 64
+#: "One cluster" is no answer before clients' own training has lowered their losses by this part: without training,
+#: everybody is alike.
+LEARNT = 0.25
+#: Where judgements differ again and again, or clients learn too little, this one decides about the first clusters.
+LAST_WORD = 4
+
+
+@dataclass
+class Judging:
+    """What the server remembers of its judgements."""
+
+    trained: np.ndarray  # (m,) how often each client has trained
+    next_at: int  # the next judgement is due when most clients have trained this often
+    proposal: np.ndarray  # (m,) the clusters that the last judgement proposed; -1: not judged
+    judgements: int = 0
+    decided: bool = False  # whether there are clusters that clients are pulled to
+    verdict: dict[str, Any] = field(default_factory=dict)  # of the last judgement, as it is reported
+    round: int = 0  # in which that was
+
+    @classmethod
+    def of(cls, clients: int, first: int) -> "Judging":
+        """Begin: nobody has trained, and the first judgement is due after `first` trainings."""
+        return cls(np.zeros(clients, np.int64), first, np.full(clients, NO_CLUSTER))
+
+    def trainings(self, present: np.ndarray) -> int:
+        """Return how often half of the clients have trained, or MOST_JUDGED of them where there are more."""
+        enough = enough_of(len(present))
+        return int(np.sort(self.trained[present])[-enough]) if enough else 0
+
+    def eligible(self, present: np.ndarray) -> np.ndarray:
+        """Return the clients that have trained often enough to be judged now: half as often as most have, or more."""
+        return present[2 * self.trained[present] >= max(self.trainings(present), 1)]
+
+    def decide(
+        self,
+        sample: np.ndarray,
+        found: UsefulClusters,
+        progress: np.ndarray,
+        current: np.ndarray,
+        every: int,
+        trainings: int,
+    ) -> bool:
+        """Take note of a judgement on these clients; return whether its clusters are to be used from now on.
+
+        Evidence grows with training, and small data fool once but seldom twice in the same way: a judgement counts if
+        it repeats the one before, and "one cluster" only if clients have learnt something. So early answers are "not
+        yet". The pull to the centres begins with the first clusters that count, also if that is one. `progress` are
+        the clients' losses before and after their own training, `current` the clusters in use.
+        """
+        before, after = progress.sum(axis=0)
+        learnt = float(1 - after / before) if before > 0 else 0.0
+        known = self.proposal[sample] != NO_CLUSTER
+        repeated = bool(known.sum() >= 2) and agree(self.proposal[sample][known], found.assignment[known])
+        same = len(np.unique(current[sample])) == found.clusters and agree(current[sample], found.assignment)
+        self.judgements += 1
+        early = found.clusters == 1 and learnt < LEARNT
+        use = (repeated and not early) or (not self.decided and self.judgements >= LAST_WORD)
+        if self.decided and same:
+            state, use = "confirmed", False
+        elif use:
+            state, self.decided = ("changed" if self.decided else "found"), True
+        else:
+            state = "change waits for the next judgement" if self.decided else "not yet"
+        self.proposal = np.full(len(self.proposal), NO_CLUSTER)
+        if not early:
+            self.proposal[sample] = found.assignment
+        self.next_at = trainings + min(trainings, every)
+        best = found.best
+        self.verdict = {
+            "verdict": state,
+            "clusters": found.clusters,
+            "supported": list(found.supported),
+            "score": None if best is None else round(best.score, 3),
+            "limit": round(found.limit, 3),
+            "gain": None if best is None else round(best.gain, 4),
+            "learnt": round(learnt, 4),
+            "candidates": len(found.splits),
+            "asked": found.asked,
+            "trainings": trainings,
+        }
+        return use
+
+
+def enough_of(clients: int) -> int:
+    """Return how many of these clients must have trained often enough: half, or as many as are judged."""
+    return min(ceil(clients / 2), MOST_JUDGED)
+
+
+def rounds_until(trainings: int, clients: int, cohort: int) -> int:
+    """Return in about which round enough clients have trained this often, if cohorts are drawn at random.
+
+    >>> rounds_until(10, 20, 20), rounds_until(10, 10_000, 100)
+    (10, 484)
+    """
+    if cohort >= clients:
+        return trainings
+    wanted, share = enough_of(clients) / clients, cohort / clients
+    low, high = trainings, ceil(4 * trainings / share)
+    while low < high:
+        middle = (low + high) // 2
+        if scipy.stats.binom.sf(trainings - 1, middle, share) >= wanted:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def stratified(points: np.ndarray, most: int, rng: np.random.Generator) -> np.ndarray:
+    """Return at most this many rows of `points` (n, D), such that small groups with a direction of their own are there.
+
+    A quarter are drawn one after the other with probabilities by the squared distance from those that were drawn
+    before (as in k-means++), and each brings its three nearest rows, so that a group is never there with one row only.
+    """
+    if len(points) <= most:
+        return np.arange(len(points))
+    directions = unit(points)
+    taken = np.zeros(len(points), bool)
+    apart = np.full(len(points), 2.0)
+    while taken.sum() < most:
+        weights = np.where(taken, 0.0, apart**2) + 1e-12 * ~taken
+        row = int(rng.choice(len(points), p=weights / weights.sum()))
+        distance = np.clip(1.0 - directions @ directions[row], 0.0, 2.0)
+        apart = np.minimum(apart, distance)
+        near = np.argsort(np.where(taken, np.inf, distance), kind="stable")
+        taken[near[: min(4, most - int(taken.sum()))]] = True
+    return np.flatnonzero(taken)
+
+
+def held_out_losses(
+    fed: Federation, clients: np.ndarray, tree: np.ndarray, beside: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Ask clients for their losses under the mean of the others of each group of a tree (n, n - 1).
+
+    Row i is of `clients[i]`, which rise, and is leaf i of scipy's tree; losses[i, t] is NaN where i is not in the group
+    that row t makes. Also return their losses (n, 2) under the initial model and under their own. The outputs of the
+    model `beside`, if given, are added to those of every model (CAM).
+    """
+    groups, extra = groups_of_tree(tree), [] if beside is None else [beside]
+    losses = np.full((len(clients), len(tree)), np.nan)
+    progress = fed.map(clients, first_and_last_loss, *extra, passes=2 * FORWARD)
+    in_order = [row for level in levels_of_tree(tree) for row in level]
+    for first in range(0, len(in_order), HELD):
+        rows = in_order[first : first + HELD]
+        members = np.zeros((fed.clients, len(rows)), bool)
+        for column, row in enumerate(rows):
+            members[clients[groups[row]], column] = True
+        asked = np.flatnonzero(members.any(axis=1))
+        sizes = members.sum(axis=0)
+        # A client receives the means of the groups that it is in, and no others.
+        means = Sent((_means(fed, members), sizes), fed.layout.size * FLOAT_BYTES, int(sizes.sum()))
+        found = fed.map(asked, losses_of_others, means, Each(members, np.arange(fed.clients)), *extra, passes=FORWARD)
+        place = np.searchsorted(clients, asked)
+        losses[np.ix_(place, np.array(rows))] = found
+    return losses, progress
+
+
+def _means(fed: Federation, members: np.ndarray) -> np.ndarray:
+    """The mean model of each column of `members` (clients, groups); the groups may have members in common."""
+    means = np.zeros((members.shape[1], fed.layout.size), np.float32)
+    waiting = np.arange(members.shape[1])
+    while len(waiting):  # as many at once as have no member in common
+        apart, taken = [], np.zeros(len(members), bool)
+        for column in waiting:
+            if not (taken & members[:, column]).any():
+                apart.append(column)
+                taken |= members[:, column]
+        who = np.flatnonzero(taken)
+        means[apart] = fed.mean_by_cluster(who, members[who][:, apart].argmax(axis=1), len(apart))
+        waiting = np.setdiff1d(waiting, apart)
+    return means
+
+
+def first_and_last_loss(client: "Client", beside: np.ndarray | None = None) -> np.ndarray:
+    """Return the client's losses under the initial model and under its own."""
+    return client.losses(np.stack([client.initial, client.model()]), beside, most=MOST_SAMPLES).mean(axis=1)
+
+
+def losses_of_others(
+    client: "Client", groups: tuple[np.ndarray, np.ndarray], member: np.ndarray, beside: np.ndarray | None = None
+) -> np.ndarray:
+    """Return the client's losses under the means of groups without itself, given the means and the sizes of all groups.
+
+    Where it is not a member, the loss is NaN.
+    """
+    means, sizes = groups
+    found = np.full(len(member), np.nan)
+    own, of_groups = client.model(), means[member]
+    others = of_groups + (of_groups - own) / (sizes[member, None] - 1).astype(np.float32)
+    found[member] = client.losses(others, beside, most=MOST_SAMPLES).mean(axis=1)
+    return found
