@@ -1,7 +1,7 @@
 """`rayfl run` or `rayfl resume` on the Ray cluster of this node: the script for `ray submit` and `ray job submit`.
 
-    ray submit cluster_configs/onprem.yaml experiments/run.py --config experiments/fedtsdp_digits.yaml seed=3
-    ray job submit --working-dir . -- python experiments/run.py --config experiments/fedtsdp_digits.yaml seed=3
+    ray submit cluster_configs/onprem.yaml experiments/run.py --config experiments/fedtsdp/digits.yaml seed=3
+    ray job submit --working-dir . -- python experiments/run.py --config experiments/fedtsdp/digits.yaml seed=3
     ... experiments/run.py --resume RUN_DIR
 
 Differs from `rayfl` in three ways: the cluster that `ray start` made on this node is used without being named; a config
@@ -30,6 +30,7 @@ def main() -> None:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--config", metavar="FILE", help="looked for from the current folder, then beside this script")
     what.add_argument("--resume", metavar="RUN_DIR", help="go on with a run that was cut short")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME", help="a set of the config, such as small")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="config keys, dotted")
     options = parser.parse_intermixed_args()
     for word in options.overrides:
@@ -38,15 +39,15 @@ def main() -> None:
     find_rayfl()
     if options.resume:
         folder = lasting(options.resume)
-        if join_cluster_for(f"{folder}/config.yaml", options.overrides) is None:
+        if join_cluster_for(f"{folder}/config.yaml", options.overrides, []) is None:
             join_cluster()  # its config may lie in a bucket
         command = ["resume", folder, *options.overrides]
     else:
         file = options.config
         if file and not Path(file).exists() and (HERE / file).exists():
             file = str(HERE / file)
-        config = join_cluster_for(file, options.overrides)
-        command = ["run", *([file] if file else []), *options.overrides]
+        config = join_cluster_for(file, options.overrides, options.set)
+        command = ["run", *([file] if file else []), *options.overrides, *[f"--set={name}" for name in options.set]]
         if config and lasting(config.output.dir) != config.output.dir:
             command.append(f"output.dir={lasting(config.output.dir)}")
     # Ray puts the folder of argv[0] on the path of its workers: that of the checkout, where rayfl may not be installed.
@@ -77,13 +78,13 @@ def lasting(folder: str) -> str:
     return str(Path.home() / folder)
 
 
-def join_cluster_for(file: str | None, overrides: list[str]) -> "Config | None":
+def join_cluster_for(file: str | None, overrides: list[str], sets: list[str]) -> "Config | None":
     """Join the cluster of this node if the config leaves open which Ray to use; return the config if it is readable."""
     from rayfl.config import load_config
     from rayfl.errors import InputError
 
     try:
-        config = load_config(file, overrides)
+        config = load_config(file, overrides, sets)
     except InputError:  # rayfl will tell
         return None
     if config.federation == "ray" and not config.ray.address:

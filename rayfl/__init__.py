@@ -37,6 +37,7 @@ __all__ = [
 def run(
     config: "str | Path | Mapping[str, Any] | Config | None" = None,
     *,
+    sets: "str | Sequence[str]" = (),
     callbacks: "Sequence[Callback | str | Mapping[str, Any]] | None" = None,
     quiet: bool = False,
     **overrides: Any,
@@ -45,6 +46,7 @@ def run(
 
     `config` is a YAML file, a mapping, or nothing for the embedded default. Overrides are top-level keys with
     values or mappings (`rounds=5, method={"name": "fedavg"}`), or dotted keys (`**{"method.name": "fedavg"}`).
+    `sets` are names of sets in the config, as in `--set small`.
     `callbacks` are objects, or names and mappings as in a config. With `quiet`, nothing is shown.
     Some overrides may also be Python objects. `data`: arrays `(x, y)`, a DataFrame, a torch Dataset, or
     `rayfl.data.Data`; `partition`: a `rayfl.data.PartitionKind`; `model`: a torch module, its class, or a function that
@@ -60,7 +62,8 @@ def run(
 
     objects, named = _split(callbacks)
     with given_objects(overrides) as keys:
-        return _with_objects(simulate(load_config(config, {**keys, **named}), Screen(quiet), objects, keep=True))
+        loaded = load_config(config, {**keys, **named}, sets)
+        return _with_objects(simulate(loaded, Screen(quiet), objects, keep=True))
 
 
 def resume(
@@ -91,6 +94,7 @@ def sweep(
     config: "str | Path | Mapping[str, Any] | Config | None" = None,
     grid: "Mapping[str, Any] | None" = None,
     *,
+    sets: "str | Sequence[str]" = (),
     jobs: int | None = None,
     retry: bool = False,
     quiet: bool = False,
@@ -99,13 +103,14 @@ def sweep(
     """Carry out a grid of runs, several at a time, and return the complete ones.
 
     `config` is as in `run`, and may have a `sweep` section; `grid` has more axes: dotted keys with lists of values
-    (`{"method.name": ["fedavg", "fedac"], "seed": range(5)}`). Runs that are already complete are not run again. If
-    some runs fail, the others are still carried out; at the end a RayflError says why each of them failed.
+    (`{"method.name": ["fedavg", "fedac"], "seed": range(5)}`). `sets` are names of sets in the config.
+    Runs that are already complete are not run again. If some runs fail, the others are still carried out; at the end a
+    RayflError says why each of them failed.
     """
     from rayfl.errors import RayflError
     from rayfl.sweeping.sweep import sweep as carry_out
 
-    result = carry_out(config, {**overrides, **(grid or {})}, jobs=jobs, retry=retry, quiet=quiet)
+    result = carry_out(config, {**overrides, **(grid or {})}, sets=sets, jobs=jobs, retry=retry, quiet=quiet)
     if result.failures:
         messages = [f"{name}: {message}" for name, message in result.failures.items()]
         raise RayflError("\n".join([f"failed runs in {result.path}:", *messages]))

@@ -25,6 +25,11 @@ app = typer.Typer(
 )
 Arguments = Annotated[list[str] | None, typer.Argument(metavar="[CONFIG.yaml] [key=value ...]", show_default=False)]
 
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME", help="a set of the config file, such as small; more than one: repeat it"),
+]
+
 
 def main() -> None:
     """Run a command; exit with 2 for bad input, 1 for a run that failed, 130 or 143 for SIGINT or SIGTERM."""
@@ -45,13 +50,13 @@ def main() -> None:
 
 
 @app.command()
-def run(arguments: Arguments = None) -> None:
+def run(arguments: Arguments = None, sets: Sets = None) -> None:
     """Run a simulation. Without a config: FedAC on scikit-learn's digits, in under a minute."""
     with _told_when_stopped():
         from rayfl.launch import simulate
         from rayfl.simulation.screen import Screen
 
-        simulate(_config(arguments), Screen())
+        simulate(_config(arguments, sets), Screen())
 
 
 @app.command()
@@ -72,6 +77,7 @@ def sweep(
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="[SWEEP.yaml] [key=a,b,c seed=0..4 ...]", show_default=False)
     ] = None,
+    sets: Sets = None,
     jobs: Annotated[int | None, typer.Option(help="runs at a time; default: as many as there is room for")] = None,
     retry: Annotated[bool, typer.Option("--retry", help="try runs again that failed before")] = False,
 ) -> None:
@@ -80,7 +86,7 @@ def sweep(
         from rayfl.sweeping.sweep import sweep as carry_out
 
         file, overrides = _file_and_overrides(arguments)
-        result = carry_out(file, overrides, jobs=jobs, retry=retry)
+        result = carry_out(file, overrides, sets=sets or (), jobs=jobs, retry=retry)
         print(f"{len(result.runs)} complete, {len(result.failures)} failed", file=sys.stderr)
         for name, message in result.failures.items():
             print(f"error: {name}: {message}", file=sys.stderr)
@@ -152,6 +158,7 @@ def export(
 @app.command()
 def partition(
     arguments: Arguments = None,
+    sets: Sets = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="a figure (.png, .pdf, ...), or a table of samples (.parquet, .csv)"),
@@ -166,7 +173,7 @@ def partition(
     from rayfl.own_code import exits_told
     from rayfl.simulation.preparation import settle_splits
 
-    config = _config(arguments)
+    config = _config(arguments, sets)
     if output is not None:
         check_partition_file(output)
     with exits_told():
@@ -273,11 +280,11 @@ def config(
 
 
 @app.command()
-def doctor(arguments: Arguments = None) -> None:
+def doctor(arguments: Arguments = None, sets: Sets = None) -> None:
     """Say where the run would be, what fits there, and what would go wrong."""
     from rayfl.doctor import examine
 
-    examine(_config(arguments), Console(highlight=False, soft_wrap=True))
+    examine(_config(arguments, sets), Console(highlight=False, soft_wrap=True))
 
 
 @app.command()
@@ -300,8 +307,8 @@ def compare(
     )
 
 
-def _config(arguments: list[str] | None) -> Config:
-    return load_config(*_file_and_overrides(arguments))
+def _config(arguments: list[str] | None, sets: list[str] | None) -> Config:
+    return load_config(*_file_and_overrides(arguments), sets=sets or ())
 
 
 def _file_and_overrides(arguments: list[str] | None) -> tuple[str | None, list[str]]:

@@ -27,7 +27,7 @@ def examine(config: Config, console: Console) -> None:
     if prepared.gpu_memory is not None:
         console.print(str(prepared.gpu_memory))
     warnings = _in_this_process(prepared, console) if serial else _on_ray(prepared, console)
-    for warning in (*prepared.dataset.notes, *warnings):
+    for warning in (*prepared.notes, *warnings):
         console.print(f"warning: {warning}", style="yellow", markup=False)
     console.print("nothing would go wrong" if not warnings else "it would run")
 

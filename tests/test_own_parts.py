@@ -86,6 +86,7 @@ def dealt(partition: Partition) -> list[Any]:
 
 
 LABELS = "labels: {kind: 'my_parts:OneClass', others: 0.2}"
+WISHED = "labels: {kind: 'my_wishes:Halves'}"
 QUANTITY = "quantity: {kind: 'my_parts:FewLarge', large: 2}"
 CONCEPT = "clusters: 3, concept: [{kind: 'my_parts:Shuffled'}]"
 GIVEN = "concept: [{kind: 'my_parts:Turn', by_labels: [0, 1, 5]}]"
@@ -102,6 +103,28 @@ def test_own_labels_say_who_has_which_samples(mine: None) -> None:
     ready = prepare(load_config(None, words("labels: {kind: 'my_parts:OneClass'}")))
     counts = ready.partition.label_counts(ready.dataset, "all")
     assert np.array_equal(counts > 0, np.eye(10, dtype=bool)) and counts.sum() == 400
+
+
+def test_own_labels_that_wish_for_classes_go_with_a_quantity(mine: None, own_code: OwnCode) -> None:
+    own_code(
+        "my_wishes",
+        """
+import numpy as np
+
+from rayfl.data.partition import ByLabels
+from rayfl.data.partition.dealing import Wish
+
+
+class Halves(ByLabels):
+    def wish(self, clients, pools, rng):
+        mine = np.arange(len(pools)) % 2 == np.arange(clients)[:, None] % 2
+        return Wish(mine * pools / mine.sum(axis=0))
+""",
+    )
+    ready = prepare(load_config(None, words(f"{WISHED}, quantity: {{kind: range, min: 20, max: 30}}")))
+    counts = ready.partition.label_counts(ready.dataset, "all")
+    assert ((counts.sum(axis=1) >= 20) & (counts.sum(axis=1) <= 30)).all()
+    assert not counts[::2, 1::2].any() and not counts[1::2, ::2].any()
 
 
 def test_an_own_quantity_says_how_many_and_goes_with_other_labels(mine: None) -> None:

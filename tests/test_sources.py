@@ -483,6 +483,21 @@ def test_the_root_is_the_configs_then_the_environments_then_data(monkeypatch: py
     assert data_root(data_config(source="mnist")) == Path("data")
 
 
+def test_a_relative_path_is_also_looked_for_among_the_downloaded_sets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("RAYFL_DATA", str(tmp_path / "sets"))
+    (tmp_path / "sets").mkdir()
+    np.savez(tmp_path / "sets" / "a.npz", x=np.zeros((4, 2), np.float32), y=np.arange(4) % 2)
+    assert len(load("npz", Path("a.npz"))) == 4
+    np.savez("a.npz", x=np.zeros((6, 2), np.float32), y=np.arange(6) % 2)
+    assert len(load("npz", Path("a.npz"))) == 6  # the current folder goes first
+    with pytest.raises(InputError, match=r"data\.path=b\.npz does not exist"):
+        load("npz", Path("b.npz"))
+
+
 def test_cifar10_is_read_from_one_npz_where_there_is_one(tmp_path: Path) -> None:
     images = np.zeros((4, 32, 32, 3), np.uint8)
     labels = [0, 1, 2, 3]

@@ -417,7 +417,7 @@ def test_the_figure_and_the_table_show_validation_and_public_samples(tmp_path: P
     from rayfl.cli import partition as command
 
     keys = ["partition.clients=6", "partition.angles=[0, 45, 180]", "partition.whole_per_cluster=true"]
-    command([*keys, "partition.validation=0.2", "method.name=fedtsdp"], tmp_path / "who.png")
+    command([*keys, "partition.validation=0.2", "method.name=fedtsdp"], output=tmp_path / "who.png")
     out = capsys.readouterr().out
     assert "6 clients, 1617 of 1797 samples" in out and "validation" in out
     assert "public: 180 samples that only the server sees" in out

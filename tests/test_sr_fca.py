@@ -1,8 +1,6 @@
 """SR-FCA's stages: RECLUSTER and MERGE by hand, and the paper's propositions on linear regression."""
 
-import re
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -300,14 +298,3 @@ def test_models_that_do_not_fit_side_by_side_are_refused_before_anyone_trains(
 def test_options_that_would_do_nothing_are_refused(words: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         method_options(load_config(None, words).method)
-
-
-@pytest.mark.parametrize("name", ["mnist_inverted", "mnist_rotated"])
-def test_every_row_that_the_experiments_name_can_be_run(name: str) -> None:
-    path = Path(__file__).parent.parent / "experiments" / f"sr_fca_tables12_{name}.yaml"
-    rows = re.findall(r"^#   (method\.name=[^(\n]+)", path.read_text(), re.MULTILINE)
-    assert len(rows) == 7
-    for row in ["method.name=sr_fca", *rows]:
-        config = load_config(path, row.split())
-        method_options(config.method)
-        assert config.rounds % config.evaluate.every == 0  # the last round of every stage is tested

@@ -6,6 +6,7 @@ rows are of another moment than the end of a run: after fine-tuning, or after a 
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -111,6 +112,12 @@ def beside_paper(comparison: Comparison, table: str) -> PaperTable:
     return PaperTable(name, pd.DataFrame(rows), notes + list(sizes))
 
 
+def would_match(config: Config, line: Mapping[str, Any]) -> bool:
+    """Whether a finished run with this config stands beside this line of `printed`."""
+    row = _PrintedRow.named(line["method"])
+    return row.reached_by(config) and _matches(config, {**line, "method": row.method})
+
+
 @dataclass(frozen=True)
 class _PrintedRow:
     """The method that a row is of, and the moment: the end of a run unless it says otherwise."""
@@ -127,6 +134,14 @@ class _PrintedRow:
         if found := re.fullmatch(r"(.*) after (?:(\d+)(?:st|nd|rd|th) REFINE|ONE_SHOT)", name):
             return cls(found[1], stage=("merge", int(found[2])) if found[2] else ("one_shot", 0))
         return cls(name)
+
+    def reached_by(self, config: Config) -> bool:
+        """Whether a run with this config comes to this moment."""
+        options = config.method.options
+        stages = 1 + int(options.get("refinements", 0))
+        return (not self.finetuned or options.get("finetune") is True) and (
+            self.stage is None or self.stage[1] < stages
+        )
 
     def values(self, cell: Cell, metric: str) -> list[float]:
         """Return the metric of the runs that have it at this moment."""

@@ -1,7 +1,6 @@
 """YAML, dotted overrides and Python keywords in, a config out; every fault becomes a line that says what to do."""
 
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -10,25 +9,29 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from rayfl.config.data import TABLE_HINT, TABLES, AnyData, DataConfig
+from rayfl.config.layers import read_layers
 from rayfl.config.listing import listed
-from rayfl.config.method import MethodConfig
+from rayfl.config.overriding import override
 from rayfl.config.partition import AnyPartition, PartitionConfig
 from rayfl.config.schema import Config
-from rayfl.config.union import OWN, members, union_key
+from rayfl.config.union import members, union_key
 from rayfl.errors import InputError, closest, shown
-from rayfl.input_tree import MOST_CHARACTERS, check_tree, load_yaml
+from rayfl.input_tree import load_yaml
 
 
 def load_config(
     given: str | Path | Mapping[str, Any] | Config | None = None,
     overrides: Sequence[str] | Mapping[str, Any] = (),
+    sets: str | Sequence[str] = (),
 ) -> Config:
     """Read a config from a YAML file, a mapping or nothing (the embedded default), with overrides on top.
+
+    `sets` are names of the file's sets, which come before the overrides.
 
     >>> load_config({"rounds": 5}, ["method.name=fedavg", "seed=3"]).method.name
     'fedavg'
     """
-    tree = config_tree(given, overrides)
+    tree = config_tree(given, overrides, sets)
     if "sweep" in tree:
         file = shown(str(given)) if isinstance(given, str | Path) else "it"
         raise InputError(f"a config with a sweep section is a grid of runs: carry {file} out with 'rayfl sweep'")
@@ -41,16 +44,11 @@ def load_config(
 def config_tree(
     given: str | Path | Mapping[str, Any] | Config | None = None,
     overrides: Sequence[str] | Mapping[str, Any] = (),
+    sets: str | Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the keys of a config with overrides on top, as `load_config` takes them, not yet checked."""
-    tree = _tree(given)
-    filed = {name: dict(tree[name]) for name in ("method", *_UNIONS) if isinstance(tree.get(name), dict)}
-    for key, value in parsed_overrides(overrides):
-        _set(tree, key, value)
-    check_tree(tree)
-    for name in _UNIONS:
-        _leave_out_keys_of_the_former(tree, name, filed.get(name, {}))
-    _inherit_options_of_the_former(tree, filed.get("method", {}))
+    tree = read_layers(given, [sets] if isinstance(sets, str) else sets)
+    override(tree, parsed_overrides(overrides))
     return tree
 
 
@@ -79,37 +77,6 @@ def _section_alone(name: str, union: Any, keys: dict[str, Any]) -> Any:
         raise InputError(*[_line({**e, "loc": (name, *e["loc"])}) for e in error.errors()]) from None
 
 
-#: Sections that are one of several, by the key that says which.
-_UNIONS = ("data", "partition")
-
-
-def _leave_out_keys_of_the_former(tree: dict[str, Any], name: str, filed: dict[str, Any]) -> None:
-    """Where an override names another kind or source, leave out what the file says for the former one alone."""
-    union = Config.model_fields[name].annotation
-    key, sections = union_key(union), members(union)
-    node = tree.get(name)
-    if not filed or not isinstance(node, dict) or node.get(key) == filed.get(key) or not isinstance(node.get(key), str):
-        return
-    own = next(n for n in sections if n.startswith(OWN))
-    section = sections.get(own if ":" in node[key] else node[key])
-    if section is not None:
-        former = {k for k, v in filed.items() if k not in section.model_fields and node.get(k) == v}
-        tree[name] = {k: v for k, v in node.items() if k not in former}
-
-
-def _inherit_options_of_the_former(tree: dict[str, Any], filed: dict[str, Any]) -> None:
-    """Where an override names another method, set the file's options apart: the method takes those that it knows."""
-    node = tree.get("method")
-    former = filed.get("name", MethodConfig().name)
-    if not isinstance(node, dict) or node.get("name", MethodConfig().name) == former:
-        return
-    same = {k: v for k, v in node.items() if k not in MethodConfig.model_fields and k in filed and filed[k] == v}
-    if same:
-        before = node.get("inherited")
-        rest = {k: v for k, v in node.items() if k not in same and k != "inherited"}
-        tree["method"] = rest | {"inherited": (before if isinstance(before, dict) else {}) | same}
-
-
 def parsed_overrides(overrides: Sequence[str] | Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Return overrides, given as text or as a mapping, as dotted keys and their values."""
     return list(overrides.items()) if isinstance(overrides, Mapping) else [_parse_override(o) for o in overrides]
@@ -125,70 +92,11 @@ def describe_errors(
     return [_line(e, (prefix,), model, others) for e in error.errors()]
 
 
-def _tree(given: str | Path | Mapping[str, Any] | Config | None) -> dict[str, Any]:
-    if given is None:
-        return {}
-    if isinstance(given, Config):
-        return given.model_dump(exclude_none=True)
-    if isinstance(given, Mapping):
-        check_tree(given)
-        return deepcopy(dict(given))
-    if not isinstance(given, str | Path):
-        raise InputError(
-            f"a {type(given).__name__} is no config: give a YAML file, a mapping or a Config; data go into"
-            " rayfl.run(data=...)"
-        )
-    path = Path(given)
-    try:
-        with path.open(encoding="utf-8") as file:
-            text = file.read(MOST_CHARACTERS + 1)  # a device or a pipe may have no end
-    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a NUL in the path
-        reason = getattr(error, "strerror", None) or "not a text file"
-        raise InputError(f"config file {path} cannot be read: {reason}") from None
-    tree = load_yaml(text, f"config file {path}")
-    if tree is None:
-        return {}
-    if not isinstance(tree, dict):
-        raise InputError(f"config file {path} must hold keys such as 'rounds: 60', not a {type(tree).__name__}")
-    return tree
-
-
 def _parse_override(text: str) -> tuple[str, Any]:
     key, sign, value = text.partition("=")
     if not sign or not key.strip():
         raise InputError(f"{shown(text)} is not an override: write key=value, for example method.name=fedavg")
     return key.strip(), load_yaml(value, f"{key.strip()}={shown(value)}: the value")
-
-
-def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
-    """Set a dotted key. A mapping is merged into what is there, an empty one clears it, and an either-or key displaces
-    its rival.
-    """
-    *parents, last = dotted.split(".")
-    node = tree
-    for i, parent in enumerate(parents):
-        node = node.setdefault(parent, {})
-        if not isinstance(node, dict):
-            name = ".".join(parents[: i + 1])
-            raise InputError(f"{dotted}={shown(value)}: {name} is a value ({shown(node)}), it has no keys below it")
-    if isinstance(value, Mapping) and value and isinstance(node.get(last), dict):
-        for key, inner in value.items():
-            _set(node[last], str(key), inner)
-        return
-    rivals = _RIVALS.get(parents[-1], ()) if parents else ()
-    if last in rivals and value is not None:
-        for rival in rivals:
-            node.pop(rival, None)
-    node[last] = value
-
-
-#: By section, the keys of which only one may be given.
-_RIVALS = {
-    "local": ("steps", "epochs"),
-    "participation": ("fraction", "count"),
-    "arrive": ("share", "count", "clients"),
-    "ray": ("gpus_per_actor", "actors_per_gpu"),
-}
 
 
 @dataclass(frozen=True)

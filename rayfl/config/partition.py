@@ -198,6 +198,8 @@ class OwnLabelsPartition(OwnPartition):
     """The same as `partition.labels` of a composed partition."""
 
     place: ClassVar[str] = "partition.labels"
+    #: Sizes are asked for by partition.quantity, never here; classes derived from ByLabels look for this.
+    samples: ClassVar[None] = None
 
 
 AnyPartition = Annotated[

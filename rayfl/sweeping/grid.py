@@ -52,7 +52,9 @@ class Grid:
 
 
 def read_grid(
-    given: str | Path | Mapping[str, Any] | Config | None, overrides: Sequence[str] | Mapping[str, Any] = ()
+    given: str | Path | Mapping[str, Any] | Config | None,
+    overrides: Sequence[str] | Mapping[str, Any] = (),
+    sets: str | Sequence[str] = (),
 ) -> Grid:
     """Read a config whose `sweep` section holds axes, with overrides; an override with several values is an axis too.
 
@@ -60,7 +62,7 @@ def read_grid(
     >>> [point.name for point in grid.points][:3], grid.overrides
     (['fedavg-seed0', 'fedavg-seed1', 'fedavg-seed2'], {'rounds': 5})
     """
-    tree = config_tree(given)
+    tree = config_tree(given, sets=sets)
     axes = _axes_of(tree.pop("sweep", None))
     common: dict[str, Any] = {}
     for key, values in _given_values(overrides):

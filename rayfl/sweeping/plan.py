@@ -6,8 +6,9 @@ runs/mine/failures/*.txt      why a run failed; it is tried again only with --re
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from rayfl.config import Config, load_config
@@ -17,7 +18,7 @@ from rayfl.results import Storage, load_begun
 from rayfl.results.status import FAILURES
 from rayfl.simulation.checkpoints import as_config, refuse_changes
 from rayfl.simulation.preparation import resolve
-from rayfl.sweeping.grid import Grid
+from rayfl.sweeping.grid import Grid, read_grid
 
 MANIFEST = "sweep.json"
 _MOST_LINES = 10
@@ -31,6 +32,17 @@ class PlannedRun:
 
     name: str
     config: Config
+
+
+def planned_sweep(
+    given: str | Path | Mapping[str, Any] | Config | None,
+    overrides: Sequence[str] | Mapping[str, Any] = (),
+    sets: str | Sequence[str] = (),
+) -> list[PlannedRun]:
+    """Return the runs of a sweep, after all checks that need no data; its folder has the names of file and sets."""
+    sets = [sets] if isinstance(sets, str) else list(dict.fromkeys(sets))
+    name = Path(given).stem if isinstance(given, str | Path) else "sweep"
+    return planned(read_grid(given, overrides, sets), "-".join([name, *sets]))
 
 
 def planned(grid: Grid, name: str) -> list[PlannedRun]:

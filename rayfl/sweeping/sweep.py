@@ -23,8 +23,7 @@ from rayfl.results import Run, Storage, load
 from rayfl.simulation.preparation import runs_here
 from rayfl.simulation.signals import GRACE, Stopped, stopping
 from rayfl.sweeping.board import Board
-from rayfl.sweeping.grid import read_grid
-from rayfl.sweeping.plan import PlannedRun, SweepFolder, below, planned
+from rayfl.sweeping.plan import PlannedRun, SweepFolder, below, planned_sweep
 from rayfl.sweeping.processes import Report, Runner
 
 #: Memory of a process with torch before it has any data; no more runners are started than fit.
@@ -53,15 +52,19 @@ def sweep(
     given: str | Path | Mapping[str, Any] | Config | None = None,
     overrides: Sequence[str] | Mapping[str, Any] = (),
     *,
+    sets: str | Sequence[str] = (),
     jobs: int | None = None,
     retry: bool = False,
     quiet: bool = False,
 ) -> SweepResult:
-    """Carry out every run of a grid; with `retry`, runs that failed before are tried again."""
+    """Carry out every run of a grid; with `retry`, runs that failed before are tried again.
+
+    `sets` are names of sets in the file. The folder of the sweep is named after them too.
+    """
     if jobs is not None and jobs < 1:
         raise InputError(f"jobs={jobs}: at least one run at a time is needed")
-    name = Path(given).stem if isinstance(given, str | Path) else "sweep"
-    runs = planned(read_grid(given, overrides), name)
+    sets = [sets] if isinstance(sets, str) else list(sets)
+    runs = planned_sweep(given, overrides, sets)
     storage = Storage(runs[0].config.output.dir)
     storage.check()
     storage.create()
@@ -76,9 +79,9 @@ def sweep(
                 scheduler.carry_out(runs, jobs)
             except KeyboardInterrupt as error:
                 number = error.number if isinstance(error, Stopped) else 2
-                command = (
-                    f"rayfl sweep {shlex.quote(str(given))}" if isinstance(given, str | Path) else "the same sweep"
-                )
+                command = "the same sweep"
+                if isinstance(given, str | Path):
+                    command = shlex.join(["rayfl", "sweep", str(given), *[word for s in sets for word in ("--set", s)]])
                 raise Stopped(number, f"stopped; finished runs are kept; go on with: {command}") from None
     done = [run for run in runs if run.name not in scheduler.failures]
     return SweepResult(storage.path, [load(below(run.config.output.dir, run.name)) for run in done], scheduler.failures)

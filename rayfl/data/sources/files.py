@@ -14,10 +14,12 @@ def data_root(config: DataConfig) -> Path:
 
 
 def existing(config: DataConfig) -> Path:
-    """Return data.path, which must be there."""
+    """Return data.path, which must be there: from the current folder, or else in the folder of the downloaded sets."""
     path = expanded(config.path)  # type: ignore[attr-defined]  # sources of files have one
     try:
         found = path.exists()
+        if not found and (data_root(config) / path).exists():
+            return data_root(config) / path
     except OSError as error:  # a name that is too long, a folder that may not be looked into
         raise InputError(f"{config.place} cannot be read: {error.strerror}: correct the path") from None
     if not found:
