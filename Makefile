@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
+# With it, every process would compile rayfl again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 
 help:  ## what can be made
@@ -12,7 +15,9 @@ help:  ## what can be made
 $(VENV)/.installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "rayfl needs Python 3.11 or newer; say which with: make PYTHON=python3.12" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --editable '.[dev]'
+	@# pip would compile on one core only. Some packages have files that are no Python; pip does not mind either.
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 	@touch $@
 
 install: $(VENV)/.installed  ## the environment in .venv with rayfl in it
@@ -30,8 +35,11 @@ lint: $(VENV)/.installed  ## format, lint, imports and types, as CI checks them
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
 
+test: $(VENV)/.installed  ## format, lint, types and all tests
+	@$(MAKE) --no-print-directory --jobs=2 lint pytest
+
 # Two at a time, in order: much of it waits for processes to start. The files of one worker share one Ray.
-test: lint  ## format, lint, types and all tests
+pytest: $(VENV)/.installed
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # One of them: make bench BENCH=round; a short form: make bench QUICK=--quick
@@ -54,4 +62,4 @@ graph: $(VENV)/.installed  ## write the import graph into CONTRIBUTING.md
 clean:  ## forget the environment and the caches
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-.PHONY: help install demo format lint test bench chaos soak cluster-test graph clean
+.PHONY: help install demo format lint test pytest bench chaos soak cluster-test graph clean

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from faults import LEAN
 from hypothesis import settings
 from small_runs import SmallRuns
 
@@ -38,22 +39,19 @@ def one_thread() -> None:
 @pytest.fixture(scope="session")
 def ray_session() -> Iterator[None]:
     import ray
+    from ray.cluster_utils import Cluster
 
     # Ray's workers give way to everything else (nice 15): on a busy machine tests would wait for minutes.
     os.environ.setdefault("RAY_worker_niceness", "0")
-    ray.init(
-        address="local",
-        num_cpus=4,
-        num_gpus=2,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-    )
+    counted = {"num_cpus": 4, "num_gpus": 2, "object_store_memory": 2**30}
+    cluster = Cluster(initialize_head=True, head_node_args={"include_dashboard": False, **LEAN, **counted})
+    ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
     from rayfl.actors.idle import IDLE
 
     with IDLE.held():
         yield
     ray.shutdown()
+    cluster.shutdown()
 
 
 @pytest.fixture

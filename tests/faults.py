@@ -12,6 +12,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import forks
+from forks import Forked
+
 from rayfl.errors import InputError
 from rayfl.results import Run, load
 
@@ -23,6 +26,8 @@ QUICK_HEALTH_CHECKS = {
     "health_check_timeout_ms": 500,
     "health_check_failure_threshold": 5,
 }
+#: Workers are forks, and of Ray's own processes tests need neither the autoscaler nor the one that copies logs.
+LEAN = {"setup_worker_path": forks.__file__, "no_monitor": True, "include_log_monitor": False}
 
 
 # -- processes ---------------------------------------------------------------------------------------------------
@@ -96,12 +101,16 @@ def rounds_in(path: Path) -> int:
 
 @dataclass
 class Driver:
-    """A `rayfl run` in a separate process, which can be killed and resumed."""
+    """A `rayfl run` in a separate process, which can be killed and resumed.
+
+    A `fresh` one is a Python that imports everything itself.
+    """
 
     folder: Path
     words: list[str]
+    fresh: bool = False
     log: Path = field(init=False)
-    process: subprocess.Popen = field(init=False)
+    process: "Forked | subprocess.Popen" = field(init=False)
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -111,14 +120,15 @@ class Driver:
     def start(self, *words: str) -> None:
         """Start a command of rayfl."""
         with self.log.open("a") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "rayfl.cli", *words],
-                cwd=self.folder,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                # Whatever Ray the tests' own environment names, a driver has the one that its words name.
-                env={key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"},
-            )
+            # Whatever Ray the tests' own environment names, a driver has the one that its words name.
+            environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+            command = ["-m", "rayfl.cli", *words]
+            if self.fresh:
+                self.process = subprocess.Popen(
+                    [sys.executable, *command], cwd=self.folder, stdout=log, stderr=subprocess.STDOUT, env=environment
+                )
+            else:
+                self.process = Forked(command, self.folder, environment, output=log)
 
     @property
     def path(self) -> Path:
@@ -158,8 +168,8 @@ class Nodes:
         from ray.cluster_utils import Cluster
 
         os.environ.setdefault("RAY_worker_niceness", "0")
-        self.resources = resources
-        arguments = {"include_dashboard": False, "_system_config": QUICK_HEALTH_CHECKS, **resources}
+        self.resources = {**LEAN, **resources}
+        arguments = {"include_dashboard": False, "_system_config": QUICK_HEALTH_CHECKS, **self.resources}
         self.cluster = Cluster(initialize_head=True, connect=False, head_node_args=arguments)
         self.others = [self.add() for _ in range(count - 1)]
 

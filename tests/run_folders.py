@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from faults import wait_until
+from forks import Forked
 
 from rayfl.config import load_config
 from rayfl.results import RunWriter, Storage
@@ -90,20 +91,20 @@ def typed(folder: Path, *words: str) -> subprocess.Popen[str]:
 
 
 @contextmanager
-def gated_run(folder: Path) -> Iterator[subprocess.Popen[str]]:
+def gated_run(folder: Path) -> Iterator[Forked]:
     """A real run of 9 rounds in runs/mine, in its own process; it waits in rounds 4 and 8 until they are opened."""
     (folder / "gates.py").write_text(GATES)
     small = ["federation=serial", "partition.clients=8", "model.name=mlp", "local.steps=1", "rounds=9"]
     small += ["output.checkpoint_every=1"]  # before a checkpoint, all rows are written
     more = ["method.name=fesem", "method.clusters=2", "callbacks=[gates:Gates]", "name=mine"]
-    process = typed(folder, "run", *small, *more)
+    process = Forked(["-m", "rayfl.cli", "run", *small, *more], folder)
     first = folder / "runs" / "mine" / "rounds"
     try:
         wait_until(lambda: first.exists() or process.poll() is not None, "the first round", 100)
         yield process
     finally:
         process.kill()
-        process.communicate()
+        process.wait(30)
 
 
 def open_gate(folder: Path, number: int) -> None:

@@ -155,7 +155,7 @@ def test_ctrl_c_again_while_the_run_tidies_up_cuts_nothing_short(
 
 def test_a_signal_after_the_end_of_a_run_does_not_make_it_a_failure(tmp_path: Path) -> None:
     """The folder is printed, and Python takes its time to leave."""
-    driver = Driver(tmp_path, [*SMALL, "rounds=2", "federation=serial"])
+    driver = Driver(tmp_path, [*SMALL, "rounds=2", "federation=serial"], fresh=True)
     wait_until(lambda: driver.log.read_text().endswith(f"{driver.path}\n"), "the folder on the last line", 120)
     while driver.process.poll() is None:
         driver.process.send_signal(signal.SIGTERM)
@@ -217,7 +217,7 @@ def test_when_rays_own_server_dies_the_run_ends_and_can_be_resumed(tmp_path: Pat
 def test_an_object_store_smaller_than_what_a_round_shares(tmp_path: Path) -> None:
     """Ray puts what does not fit onto the disk."""
     words = ["method.name=ifca", "method.clusters=30", "model.name=mlp", "model.options.hidden=10000", "rounds=1"]
-    words += ["local.steps=1", "partition.clients=4"]  # the clusters' models are 90 MB
+    words += ["local.steps=1", "partition.clients=4", "data.limit=400"]  # the clusters' models are 90 MB
     serial = simulate(
         load_config(None, [*words, "federation=serial", f"output.dir={tmp_path}", "name=serial"]), Screen(quiet=True)
     )

@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from forks import finished
 from pydantic import BaseModel
 
 import rayfl
@@ -291,15 +292,7 @@ def test_a_folder_that_cannot_be_resumed_is_one_line(rayfl_typed: Callable[..., 
 def test_an_address_where_no_ray_is_gives_one_line(tmp_path: Path) -> None:
     """In a separate process: this one is connected to a Ray, which would be used."""
     environment = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"}
-    done = subprocess.run(
-        [sys.executable, "-m", "rayfl.cli", "run", "ray.address=127.0.0.1:1"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    done = finished(["-m", "rayfl.cli", "run", "ray.address=127.0.0.1:1"], 200, cwd=tmp_path, env=environment)
     assert done.returncode == 2, done.stderr
     assert "error: ray.address=127.0.0.1:1: no Ray cluster answers there" in done.stderr
     assert "Traceback" not in done.stderr
@@ -315,7 +308,7 @@ def test_run_prints_progress_a_table_and_on_its_last_line_the_folder(
     assert "after 3 rounds" in out
     run = rayfl.load(out.splitlines()[-1])
     assert run.config.seed == 4
-    assert run.config.method.options["tuning"] == "silhouette"  # the resolved config has the defaults too
+    assert run.config.method.options["tuning"] == "utility"  # the resolved config has the defaults too
     assert len(run.rounds) == 3
     assert len(pd.read_parquet(Path(run.path) / "clients")) == 3 * 20
 
@@ -417,7 +410,7 @@ def test_methods_lists_every_method_with_its_options(rayfl_typed: Callable[..., 
         assert options == [key for key in method.Options.model_fields if key not in common], name
     for name, addon in ADDONS.items():
         assert re.findall(rf"^    method\.{name}\.(\w+)=\S+", parts[name], re.M) == list(addon.model_fields)
-    assert "method.tuning=silhouette" in parts["fedac"] and "method.finetune=False" in out and "con_cks" in out
+    assert "method.tuning=utility" in parts["fedac"] and "method.finetune=False" in out and "con_cks" in out
 
 
 @pytest.mark.parametrize("words", [["methods"], ["config"]])

@@ -1,6 +1,7 @@
 """What must hold for each method and add-on: the same bits everywhere, partial participation, planted clusters."""
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -120,15 +121,22 @@ def test_both_federations_give_the_same_bits(case: str, three_actors: list[Any])
             np.testing.assert_array_equal(left[key], right[key], err_msg=f"{key} in round {one.number}")
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_third_of_the_clients_per_round_is_enough_for_every_method(case: str) -> None:
-    """Who never took part has no cluster or the one all begin in; all who did have one; everybody can be tested."""
+@cache
+def with_a_third_per_round(case: str) -> tuple[Prepared, Server, list[RoundRecord]]:
+    """Run ten rounds with a third of the clients in each, in this process; for all tests that look at it."""
     p = prepared(case, "participation.fraction=0.3", "rounds=10")
     fed = serial(p)
     try:
         server, records = run(p, fed)
     finally:
         fed.close()
+    return p, server, records
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_third_of_the_clients_per_round_is_enough_for_every_method(case: str) -> None:
+    """Who never took part has no cluster or the one all begin in; all who did have one; everybody can be tested."""
+    _, server, records = with_a_third_per_round(case)
     last = records[-1]
     for name in ("accuracy", "macro_f1", "loss"):
         assert np.isfinite(last.clients[name]).all()
@@ -442,23 +450,18 @@ def test_every_method_goes_on_from_a_checkpoint_to_the_same_bits_on_another_numb
     case: str, tmp_path: Path
 ) -> None:
     """After round 3 and again after 5: once inside every phase, with clients that have and have not taken part."""
-    p = prepared(case, "participation.fraction=0.5")
-    alone, fed = serial(p), Workers(p, 2)
+    p, _, expected = with_a_third_per_round(case)
     storage = Storage(tmp_path)
-    try:
-        expected = run(p, alone)[1]
-        server = Server(p.config, fed, p.partition.true_cluster)
-        for number in range(1, 6):
-            server.run_round(number)
-            if number in (3, 5):
-                Checkpoints(storage, p.config, p, found=found_in(storage, p)).write(server)
-        server = Server(p.config, Workers(p, 3), p.partition.true_cluster)
-        checkpoints = Checkpoints(storage, p.config, p, found=found_in(storage, p))
-        checkpoints.bring_back(server)
-        found = [server.run_round(number) for number in range(checkpoints.round + 1, p.config.rounds + 1)]
-    finally:
-        alone.close()
-    assert len(found) == 3
+    server = Server(p.config, Workers(p, 2), p.partition.true_cluster)
+    for number in range(1, 6):
+        server.run_round(number)
+        if number in (3, 5):
+            Checkpoints(storage, p.config, p, found=found_in(storage, p)).write(server)
+    server = Server(p.config, Workers(p, 3), p.partition.true_cluster)
+    checkpoints = Checkpoints(storage, p.config, p, found=found_in(storage, p))
+    checkpoints.bring_back(server)
+    found = [server.run_round(number) for number in range(checkpoints.round + 1, p.config.rounds + 1)]
+    assert len(found) == 5
     for one, other in zip(expected[5:], found, strict=True):
         left, right = bits(one), bits(other)
         assert left.keys() == right.keys()

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forks import finished
 from tables import assert_same
 
 from rayfl.client.orders import MapOrder
@@ -324,15 +325,7 @@ def test_another_process_uses_the_ray_that_ray_address_names_and_leaves_it_runni
 
     address = ray.get_runtime_context().gcs_address
     words = ["run", "rounds=1", "local.steps=1", "method.name=fedavg", "ray.actors=1", "ray.cpus_per_actor=3"]
-    done = subprocess.run(
-        [sys.executable, "-m", "rayfl.cli", *words],
-        cwd=tmp_path,
-        env=os.environ | {"RAY_ADDRESS": address},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    done = finished(["-m", "rayfl.cli", *words], 200, cwd=tmp_path, env=os.environ | {"RAY_ADDRESS": address})
     # Three CPUs for one actor fit only on the session's Ray, which counts four.
     assert done.returncode == 0, done.stderr
     assert ray.get(ray.put("still here"), timeout=60) == "still here"

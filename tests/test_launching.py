@@ -21,6 +21,7 @@ import pandas as pd
 import pyarrow.parquet
 import pytest
 import yaml
+from forks import finished
 
 from rayfl.results import Run
 
@@ -236,7 +237,7 @@ def test_one_version_of_ray_everywhere_and_one_that_knows_tokens() -> None:
 def dry_run(tmp_path: Path) -> list[str]:
     """Return the commands that the script would run, on two nodes and from an empty home folder."""
     done = subprocess.run(
-        ["bash", str(SLURM), "--config", "experiments/fedtsdp_digits.yaml", "name=two words"],
+        ["bash", str(SLURM), "--config", "experiments/fedtsdp/digits.yaml", "name=two words"],
         env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "DRY_RUN": "1", "SLURM_SUBMIT_DIR": "/project"}
         | {"SLURM_JOB_ID": "41234", "SLURM_CPUS_PER_TASK": "8", "SLURM_GPUS_ON_NODE": "2"},
         cwd=tmp_path,
@@ -269,7 +270,7 @@ def test_slurm_starts_the_head_then_the_workers_then_the_run(dry_run: list[str])
         assert "--num-cpus=8 --num-gpus=2 " in line
         assert " --cpus-per-task=8 " in line
         assert " --block " in line
-    last = "python /project/experiments/run.py --config experiments/fedtsdp_digits.yaml name=two\\ words"
+    last = "python /project/experiments/run.py --config experiments/fedtsdp/digits.yaml name=two\\ words"
     assert dry_run[-1].strip() == last
 
 
@@ -350,22 +351,19 @@ RUN = CHECKOUT / "experiments" / "run.py"
 QUICK = ["rounds=1", "local.steps=1", "method.name=fedavg"]
 
 
-def run_script(*words: str, cwd: Path, script: Path = RUN, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the script as the launcher does, where no Ray is known but through `environment`."""
+def without_ray(folder: Path) -> dict[str, str]:
+    """An environment in which no Ray is known."""
     kept = {k: v for k, v in os.environ.items() if k not in ("RAY_ADDRESS", "RAY_TMPDIR", "TMPDIR")}
-    return subprocess.run(
-        [sys.executable, str(script), *words],
-        cwd=cwd,
-        env=kept | {"RAY_TMPDIR": str(cwd / "no_ray")} | environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return kept | {"RAY_TMPDIR": str(folder / "no_ray")}
+
+
+def run_script(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the script as the launcher does, where no Ray is known but through `environment`."""
+    return finished([str(RUN), *words], 120, cwd=cwd, env=without_ray(cwd) | environment)
 
 
 def test_the_script_runs_a_config_found_beside_it_and_prints_the_folder(tmp_path: Path) -> None:
-    done = run_script("seed=5", "--config", "fedtsdp_digits.yaml", "federation=serial", *QUICK, cwd=tmp_path)
+    done = run_script("seed=5", "--config", "fedtsdp/digits.yaml", "federation=serial", *QUICK, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     folder = Path(done.stdout.splitlines()[-1])
     assert folder.parent == tmp_path / "runs"
@@ -375,8 +373,9 @@ def test_the_script_runs_a_config_found_beside_it_and_prints_the_folder(tmp_path
 
 
 def test_a_config_of_the_current_folder_goes_before_one_beside_the_script(tmp_path: Path) -> None:
-    (tmp_path / "fedtsdp_digits.yaml").write_text("rouds: 3\n")
-    done = run_script("--config", "fedtsdp_digits.yaml", "federation=serial", cwd=tmp_path)
+    (tmp_path / "fedtsdp").mkdir()
+    (tmp_path / "fedtsdp" / "digits.yaml").write_text("rouds: 3\n")
+    done = run_script("--config", "fedtsdp/digits.yaml", "federation=serial", cwd=tmp_path)
     assert done.returncode == 2
     assert "did you mean 'rounds'" in done.stderr
 
@@ -469,12 +468,12 @@ def test_an_address_that_was_given_wins_over_the_cluster_of_this_node(
     with socket.create_server(("127.0.0.1", 0)) as listening:
         leave_note(tmp_path, f"127.0.0.1:{listening.getsockname()[1]}")
         monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
-        run_module.join_cluster_for(None, ["ray.address=10.1.1.1:6379"])
+        run_module.join_cluster_for(None, ["ray.address=10.1.1.1:6379"], [])
         assert "RAY_ADDRESS" not in os.environ
-        run_module.join_cluster_for(None, ["federation=serial"])
+        run_module.join_cluster_for(None, ["federation=serial"], [])
         assert "RAY_ADDRESS" not in os.environ
         monkeypatch.setenv("RAY_ADDRESS", "10.2.2.2:6379")
-        run_module.join_cluster_for(None, [])
+        run_module.join_cluster_for(None, [], [])
         assert os.environ["RAY_ADDRESS"] == "10.2.2.2:6379"
 
 
@@ -488,12 +487,14 @@ def test_the_script_finds_rayfl_in_its_checkout_where_it_is_not_installed(tmp_pa
     hide = "import sys; sys.meta_path = [f for f in sys.meta_path if 'editable' not in str(f).lower()]\n"
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(hide)
-    done = run_script(
-        "federation=serial",
-        *QUICK,
+    done = subprocess.run(
+        [sys.executable, str(copy / "experiments" / "run.py"), "federation=serial", *QUICK],
         cwd=tmp_path,
-        script=copy / "experiments" / "run.py",
-        PYTHONPATH=str(tmp_path / "site"),
+        env=without_ray(tmp_path) | {"PYTHONPATH": str(tmp_path / "site")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     config = Path(done.stdout.splitlines()[-1], "config.yaml").read_text()

@@ -1,8 +1,6 @@
 """Several nodes on this machine: who sits where, nodes that are lost and nodes that come, shares of (counted) GPUs."""
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +9,8 @@ from typing import Any
 
 import pytest
 from chaos import disturbed, undisturbed
-from faults import Driver, Nodes, actors, nodes, rounds_in, wait_until
+from faults import LEAN, Driver, Nodes, actors, nodes, rounds_in, wait_until
+from forks import finished
 from tables import assert_same, recoveries
 
 from rayfl.config import load_config
@@ -40,13 +39,7 @@ def cluster() -> Iterator[Nodes]:
 
 def from_another_process(script: str, cluster: Nodes, *words: str) -> Any:
     """Run a script with words of a config for this cluster; return what it prints last."""
-    done = subprocess.run(
-        [sys.executable, "-c", script, f"ray.address={cluster.address}", *words],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    done = finished(["-c", script, f"ray.address={cluster.address}", *words], 280)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -64,13 +57,7 @@ def test_two_actors_per_gpu_on_two_nodes_with_a_gpu_are_four_two_on_each_device(
 
 def test_more_actors_than_fit_are_refused_before_the_run_with_the_cure(cluster: Nodes, tmp_path: Path) -> None:
     words = ["ray.actors=20", "ray.actors_per_gpu=4", "ray.cpus_per_actor=0.1", f"ray.address={cluster.address}"]
-    done = subprocess.run(
-        [sys.executable, "-m", "rayfl.cli", "run", f"output.dir={tmp_path}/runs", *words],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = finished(["-m", "rayfl.cli", "run", f"output.dir={tmp_path}/runs", *words], 120)
     assert done.returncode == 2
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("error")]
     assert "ray.actors=20 do not fit: each takes 0.1 CPUs and 0.25 GPUs" in line
@@ -149,7 +136,7 @@ def test_when_too_little_is_left_the_run_stops_and_can_be_resumed(cluster: Nodes
     reference = simulate(
         load_config(None, [*common, "federation=serial", f"output.dir={tmp_path}"]), Screen(quiet=True)
     )
-    special = cluster.cluster.add_node(num_cpus=2, resources={"special": 2})
+    special = cluster.cluster.add_node(**LEAN, num_cpus=2, resources={"special": 2})
     words = ["ray.resources={special: 1}", "ray.start_timeout=15", "ray.lost_after=5"]
     driver = Driver(tmp_path / "disturbed", [*common, *words, f"ray.address={cluster.address}"])
     assert driver.wait_for_rounds(2), driver.log.read_text()

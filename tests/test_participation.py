@@ -186,7 +186,7 @@ def test_a_lost_client_keeps_its_model_as_it_was(serial_server: Callable[..., Se
         assert np.array_equal(before[client], after[client]) == (client not in trained)
 
 
-def test_fedac_goes_on_with_the_two_clients_that_it_needs_and_tunes_in_time(
+def test_fedac_goes_on_with_the_two_clients_that_it_needs_and_judges_in_time(
     serial_server: Callable[..., Server],
 ) -> None:
     """Nearly all are lost in each round: the cohorts have 2 clients or a few more."""
@@ -194,13 +194,12 @@ def test_fedac_goes_on_with_the_two_clients_that_it_needs_and_tunes_in_time(
     server = serial_server(*SMALL, *words, "evaluate.every=30")
     tuned = []
     for number in range(1, 31):
-        before = server.method.state.next_tuning
         record = server.run_round(number)
         assert record.summary["clients_trained"] >= 2
-        if server.method.state.next_tuning != before:
+        if "judgement" in record.extras:
             tuned.append(number)
     assert len(tuned) >= 4  # about every sixth round is due: 12 clients, about 2 in each
-    assert max(np.diff(tuned)) <= 6
+    assert max(np.diff(tuned)) <= 8, tuned
 
 
 # -- whole runs --------------------------------------------------------------------------------------------------

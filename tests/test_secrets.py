@@ -2,12 +2,11 @@
 
 import os
 import pickle
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from forks import finished
 from pyarrow import fs
 
 import rayfl
@@ -106,15 +105,7 @@ def test_a_run_on_s3_is_made_and_resumed_with_a_secret_that_is_nowhere_to_be_fou
     environment |= {"AWS_EC2_METADATA_DISABLED": "true"}
 
     def typed(*words: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "rayfl.cli", *words],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        done = finished(["-m", "rayfl.cli", *words], 120, cwd=tmp_path, env=environment)
         assert done.returncode == 0, done.stderr
         return done.stderr + done.stdout
 

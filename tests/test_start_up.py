@@ -145,7 +145,7 @@ MOMENTS: dict[str, Callable[[Driver], bool]] = {
 def test_a_signal_during_start_up_ends_the_run_with_a_message_and_leaves_nothing(
     number: int, moment: str, tmp_path: Path
 ) -> None:
-    driver = Driver(tmp_path, [*SMALL, "ray.actors=1"])
+    driver = Driver(tmp_path, [*SMALL, "ray.actors=1"], fresh=True)
     wait_until(lambda: MOMENTS[moment](driver) or driver.process.poll() is not None, moment, 60)
     family = set(children(driver.process.pid))
     driver.process.send_signal(number)

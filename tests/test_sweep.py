@@ -3,13 +3,12 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from faults import alive, children, kill, wait_until
+from forks import Forked
 from tables import assert_same
 
 import rayfl
@@ -130,18 +129,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start(folder: Path, *words: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-m", "rayfl.cli", "sweep", "small.yaml", *words],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"},
-    )
+def start(folder: Path, *words: str) -> Forked:
+    environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+    return Forked(["-m", "rayfl.cli", "sweep", "small.yaml", *words], folder, environment)
 
 
-def finish(process: "subprocess.Popen[str]", code: int = 0) -> tuple[str, str]:
+def finish(process: Forked, code: int = 0) -> tuple[str, str]:
     out, err = process.communicate(timeout=240)
     assert process.returncode == code, err
     return out, err
@@ -170,7 +163,7 @@ def test_a_sweep_gives_the_bits_of_its_runs_one_by_one_and_is_not_done_twice(fol
     _, again = finish(start(folder))
     assert again.count("skipped") == 4
     assert written == {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("*.parquet")}
-    finish(start(folder, "seed=2", "method.name=fedavg"))
+    finish(start(folder, "seed=2..5", "method.name=fedavg"))  # fewer runs than cores would start a Ray
     assert load(folder / "runs/small/fedavg-seed2").finished
     _, err = finish(start(folder, "local.lr=0.5"), code=2)
     assert "fedavg-seed0: local.lr=0.5: the run began with" in err
@@ -184,7 +177,7 @@ def test_kill_9_in_the_middle_leaves_nothing_running_and_the_sweep_goes_on_to_th
     below = [pid for pid in children(process.pid) if pid != process.pid]
     assert below
     kill(process.pid)
-    process.wait()
+    process.wait(60)
     wait_until(lambda: not any(alive(pid) for pid in below), "the end of the runners", 20)
     before = len(_rounds(first))
     finish(start(folder, *words))
@@ -243,7 +236,7 @@ def test_one_failure_does_not_stop_the_rest_and_is_tried_again_only_when_asked(f
 
 
 def test_a_runner_that_is_killed_costs_its_run_and_no_other(folder: Path) -> None:
-    process = start(folder, "rounds=60", "seed=0", "--jobs", "1")
+    process = start(folder, "rounds=400", "seed=0", "--jobs", "1")
     first = folder / "runs/small/fedavg-seed0"
     wait_until(lambda: len(_rounds(first)) > 2, "rounds", 120)
     (runner,) = [pid for pid, title in children(process.pid).items() if "sweeping.runner" in title]
