@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from faults import PATIENCE, Driver, Nodes, actors, kill, nodes, rounds_in, wait_until
+from faults import PATIENCE, Driver, Nodes, kill, nodes, rounds_in, wait_until
 from tables import assert_same, recoveries
 
 from rayfl.config import load_config
@@ -69,7 +69,7 @@ class Scene:
 
     def one_of(self, kind: str) -> int | None:
         """Return the process id of any actor of a kind."""
-        pids = actors(kind)
+        pids = self.cluster.actors(kind)
         return self.random.choice(pids) if pids else None
 
 
@@ -84,7 +84,7 @@ def signalled(kind: str, number: int = signal.SIGKILL) -> Callable[[Scene], bool
 
 
 def all_clients(scene: Scene) -> bool:
-    pids = actors("ClientActor")
+    pids = scene.cluster.actors("ClientActor")
     for pid in pids:
         kill(pid)
     return bool(pids)
@@ -96,7 +96,7 @@ def server_twice(scene: Scene) -> bool:
     kill(first)
     end = time.monotonic() + 20
     while time.monotonic() < end and not scene.ended():
-        others = [pid for pid in actors("ServerActor") if pid != first]
+        others = [pid for pid in scene.cluster.actors("ServerActor") if pid != first]
         if others:
             time.sleep(scene.random.uniform(0, 1))
             kill(others[0])
@@ -166,13 +166,19 @@ FAULTS: dict[str, Callable[[Scene], bool]] = {
 }
 #: While it starts, each once there is something to harm.
 AT_START: dict[str, tuple[Callable[[Scene], bool], Callable[[Scene], bool]]] = {
-    "client actor killed while starting": (lambda scene: bool(actors("ClientActor")), signalled("ClientActor")),
-    "server actor killed while starting": (lambda scene: bool(actors("ServerActor")), signalled("ServerActor")),
-    "node killed while starting": (lambda scene: bool(actors("ClientActor")), node),
-    "driver killed while starting": (lambda scene: bool(actors("ClientActor")), driver_killed),
+    "client actor killed while starting": (
+        lambda scene: bool(scene.cluster.actors("ClientActor")),
+        signalled("ClientActor"),
+    ),
+    "server actor killed while starting": (
+        lambda scene: bool(scene.cluster.actors("ServerActor")),
+        signalled("ServerActor"),
+    ),
+    "node killed while starting": (lambda scene: bool(scene.cluster.actors("ClientActor")), node),
+    "driver killed while starting": (lambda scene: bool(scene.cluster.actors("ClientActor")), driver_killed),
     "driver killed once its folder is there": (lambda scene: True, driver_once_its_folder_is_there),
-    "SIGTERM while starting": (lambda scene: bool(actors("ClientActor")), asked_to_stop(signal.SIGTERM)),
-    "Ctrl-C while starting": (lambda scene: bool(actors("ClientActor")), asked_to_stop(signal.SIGINT)),
+    "SIGTERM while starting": (lambda scene: bool(scene.cluster.actors("ClientActor")), asked_to_stop(signal.SIGTERM)),
+    "Ctrl-C while starting": (lambda scene: bool(scene.cluster.actors("ClientActor")), asked_to_stop(signal.SIGINT)),
 }
 
 
@@ -187,7 +193,8 @@ def disturbed(method: str, cluster: Nodes, folder: Path, faults: int, random: Ra
     """Run a method through this number of faults; after the first round, at least one round lies between two faults."""
     every = random.choice(["1", "3", "null"])
     words = [*WORK, *METHODS[method], f"ray.address={cluster.address}", f"output.checkpoint_every={every}"]
-    wait_until(lambda: not actors("ClientActor") and not actors("ServerActor"), "the end of the last run's actors", 60)
+    wait_until(lambda: not cluster.actors("ClientActor"), "the end of the last run's client actors", 60)
+    wait_until(lambda: not cluster.actors("ServerActor"), "the end of the last run's server actor", 60)
     driver = Driver(folder, [*words, "ray.actors=2", f"ray.lost_after={LOST_AFTER}"])
     scene = Scene(driver, cluster, random)
     if random.random() < 0.6:
@@ -237,7 +244,7 @@ def main() -> None:
             except (AssertionError, TimeoutError) as error:
                 failures.append(f"run {runs}, {method}: {error}")
                 print(f"FAILED {failures[-1]}", flush=True)
-                for pid in [*actors("ClientActor"), *actors("ServerActor")]:
+                for pid in [*cluster.actors("ClientActor"), *cluster.actors("ServerActor")]:
                     kill(pid)
                 continue
             counts.update(scene.deeds)

@@ -182,6 +182,11 @@ class Nodes:
         """Let a node join."""
         return self.cluster.add_node(wait=False, **self.resources)
 
+    def actors(self, kind: str) -> list[int]:
+        """Return the process ids of actors of a class on these nodes; other Rays of this process may have idle ones."""
+        raylets = [node.all_processes["raylet"][0].process.pid for node in self.cluster.list_all_nodes()]
+        return sorted(pid for raylet in raylets for pid in actors(kind, raylet))
+
     def kill_one(self, random: Random) -> None:
         """Kill -9 everything of some node that is not the head."""
         self.kill(self.others.pop(random.randrange(len(self.others))))

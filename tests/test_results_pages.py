@@ -64,6 +64,18 @@ def test_kept_runs_come_back_as_they_were(tmp_path: Path) -> None:
         pd.testing.assert_frame_equal(run.clients, last)
 
 
+def test_runs_that_were_kept_before_stay_when_others_are_collected(tmp_path: Path) -> None:
+    written(tmp_path / "here")
+    written(tmp_path / "here", "ifca")
+    collect(SMALL, tmp_path / "kept", str(tmp_path / "here"))
+    written(tmp_path / "there", "fedavg")
+    written(tmp_path / "there", values=(0.1, 0.2, 0.3, 0.9))  # the same run as the first, carried out again
+    collect(SMALL, tmp_path / "kept", str(tmp_path / "there"))
+    with unpacked(SMALL, tmp_path / "kept") as runs:
+        kept = {run.config.method.name: run.rounds["accuracy"].iloc[-1] for run in runs}
+    assert kept == pytest.approx({"sr_fca": 0.9, "fedavg": 0.8, "ifca": 0.8})
+
+
 def test_other_runs_of_the_folder_are_left_out_and_other_seeds_are_kept(tmp_path: Path) -> None:
     first = written(tmp_path / "runs")
     name = Path(first.path).name

@@ -60,6 +60,11 @@ class Sweep:
         """How to carry it out."""
         return f"rayfl sweep experiments/{self.name}.yaml" + (f" --set {self.set}" if self.set else "")
 
+    @property
+    def folder(self) -> str:
+        """Where its runs are, as the file says."""
+        return str(self.configs()[0].output.dir)
+
     def configs(self, seeds: Sequence[int] = ()) -> list[Config]:
         """Return the configs of its runs, with the seeds of the file or with others."""
         path = EXPERIMENTS / f"{self.name}.yaml"
@@ -79,16 +84,21 @@ def same_runs(name: str) -> str:
 def collect(sweep: Sweep, results: Path, folder: str | None = None) -> Path:
     """Keep what the pages need of a sweep's finished runs; `folder` is where they are, if not where the file says.
 
-    Runs belong to the sweep by their names, whatever their seeds: a folder may hold runs of other tables too.
+    Runs belong to the sweep by their names, whatever their seeds: a folder may hold runs of other tables too. Runs that
+    were kept before, and are not in the folder, stay: a sweep may be carried out in parts, on several machines.
     """
-    where = folder or sweep.configs()[0].output.dir
-    found = [run for run in load_all(where) if run.finished]
-    seeds = sorted({run.config.seed for run in found})
-    names = {config.name for config in sweep.configs(seeds)}
-    runs = sorted([run for run in found if Path(run.path).name in names], key=lambda run: run.path)
-    if not runs:
+    with unpacked(sweep, results) as before:
+        return _collect(sweep, results / sweep.label, folder or sweep.folder, before)
+
+
+def _collect(sweep: Sweep, target: Path, where: str, before: Sequence[Run]) -> Path:
+    found = {Path(run.path).name: run for run in load_all(where) if run.finished}
+    seeds = sorted({run.config.seed for run in found.values()})
+    new = {name: found[name] for name in sorted({str(config.name) for config in sweep.configs(seeds)} & found.keys())}
+    if not new:
         raise InputError(f"{where} has no finished run of {sweep.label}: carry it out with {sweep.command}")
-    target = results / sweep.label
+    every = {Path(run.path).name: run for run in before} | new
+    runs = [every[name] for name in sorted(every)]
     target.mkdir(parents=True, exist_ok=True)
     rows = [
         {
@@ -121,12 +131,17 @@ def collected(results: Path) -> list[Sweep]:
 @contextmanager
 def unpacked(sweep: Sweep, results: Path) -> Iterator[list[Run]]:
     """Give the kept runs back as runs, in folders that are there as long as the context."""
-    source = results / sweep.label
-    kept = {name: pq.read_table(file) for name in TABLES if (file := source / f"{name}.parquet").exists()}
+    tables = _tables(results / sweep.label)
     with TemporaryDirectory(prefix="rayfl-pages-") as folder:
-        for row in pq.read_table(source / "runs.parquet").to_pylist():
-            _unpack(row, kept, Path(folder, row["run"]))
+        for row in tables.pop("runs").to_pylist() if tables else []:
+            _unpack(row, tables, Path(folder, row["run"]))
         yield load_all(folder)
+
+
+def _tables(source: Path) -> dict[str, pa.Table]:
+    """What is kept of a sweep, by table."""
+    files = {name: source / f"{name}.parquet" for name in ("runs", *TABLES)}
+    return {name: pq.read_table(file) for name, file in files.items() if file.exists()}
 
 
 def _kept(run: Run, table: str, whole: bool) -> pd.DataFrame:
