@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from faults import LEAN, children, wait_until
+from faults import LEAN, actors, wait_until
 from hypothesis import settings
 from small_runs import SmallRuns
 
@@ -72,8 +72,8 @@ class SharedRay:
         try:
             wait_until(lambda: ray.available_resources().get("CPU") == CPUS, "free CPUs", 30)
         except TimeoutError:
-            if left := [title for title in children().values() if title.startswith("ray::") and "IDLE" not in title]:
-                raise AssertionError(f"an earlier test has left actors: {left}") from None
+            if left := [*actors("ClientActor"), *actors("ServerActor")]:
+                raise AssertionError(f"an earlier test has left actors: processes {left}") from None
             warnings.warn("Ray counts CPUs as taken, but no actor is left: it is started again", stacklevel=2)
             self.stop()
             self.start()
