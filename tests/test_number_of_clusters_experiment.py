@@ -8,9 +8,11 @@ from types import ModuleType
 import numpy as np
 import pandas as pd
 import pytest
+from written_runs import write_run
 
 from rayfl.clustering.rules import RULES
 from rayfl.config import load_config
+from rayfl.results import load_all
 
 FOLDER = Path(__file__).parents[1] / "experiments" / "number_of_clusters"
 SETTINGS = """
@@ -109,6 +111,29 @@ def test_bounds_of_shares_are_those_of_clopper_and_pearson(script) -> None:
     for successes, runs in ((0, 5), (19, 20), (7, 7)):
         exact = binomtest(successes, runs).proportion_ci(method="exact")
         assert script("report").bounds(successes, runs) == pytest.approx((exact.low, exact.high))
+
+
+def test_seeds_that_the_rule_was_not_chosen_with_are_shown_apart(script) -> None:
+    report = script("report")
+    runs = [(0, 4, True, False), (report.FRESH, 4, True, True), (report.FRESH + 1, 4, False, False)]
+    runs += [(report.FRESH, 1, True, True), (report.FRESH + 1, 1, True, False)]
+    frame = pd.DataFrame(runs, columns=["seed", "planted", "identifiable", "right"]).assign(data="mnist")
+    last = report.fresh(frame).splitlines()[-1]
+    assert last == "| mnist | 100.0% (2% .. 100%), 1 of 1 | 50.0% (1% .. 99%), 1 of 2 |"
+
+
+def test_long_runs_are_shown_with_their_clusters_over_the_rounds(script, tmp_path: Path) -> None:
+    words = ["partition.kind=dirichlet", "partition.alpha=0.1"]
+    shown = {"summary": {"clusters": 3, "macro_f1": 0.25, "accuracy_worst10": 0.5}, "overrides": words}
+    for seed, last in ((0, 0.75), (1, 0.5)):
+        write_run(tmp_path / f"tuned-{seed}", "fedac", seed, [0.1, 0.25, 0.5, last], **shown)
+    one = {**shown, "overrides": [*words, "method.tuning=none", "method.clusters=1"]}
+    write_run(tmp_path / "one", "fedac", 0, [0.75] * 4, **one)
+    lines = script("report").over_rounds(load_all(tmp_path)).splitlines()
+    assert "K after rounds 1, 4 |" in lines[0]
+    assert lines[2] == "| Dirichlet 0.1 | fedac none | 1 | 1 | 3, 3 | 75.00 | 25.00 | 50.00 |"
+    both = "| 2 | 3, 3; 3, 3 | 45.83 ± 5.89 | 25.00 ± 0.00 | 50.00 ± 0.00 |"  # means of three rounds: 50 and 41.67
+    assert lines[3].startswith("| Dirichlet 0.1 | fedac") and lines[3].endswith(both)
 
 
 def test_no_evidence_is_said_so(script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
