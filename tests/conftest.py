@@ -6,14 +6,13 @@ Ray's CPUs and GPUs are only counted.
 import logging
 import os
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from faults import LEAN, actors, wait_until
+from faults import LEAN
 from hypothesis import settings
 from small_runs import SmallRuns
 
@@ -30,9 +29,6 @@ from rayfl.simulation.server import Server
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 
-#: Of the session's Ray; only counted.
-CPUS = 4
-
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
@@ -40,63 +36,31 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-class SharedRay:
-    """The Ray of this session."""
-
-    def __init__(self) -> None:
-        # Ray's workers give way to everything else (nice 15): on a busy machine tests would wait for minutes.
-        os.environ.setdefault("RAY_worker_niceness", "0")
-        self.start()
-
-    def start(self) -> None:
-        import ray
-        from ray.cluster_utils import Cluster
-
-        counted = {"num_cpus": CPUS, "num_gpus": 2, "object_store_memory": 2**30}
-        self._cluster = Cluster(initialize_head=True, head_node_args={"include_dashboard": False, **LEAN, **counted})
-        ray.init(address=self._cluster.address, log_to_driver=False, logging_level=logging.ERROR)
-
-    def stop(self) -> None:
-        import ray
-
-        ray.shutdown()
-        self._cluster.shutdown()
-
-    def without_actors(self) -> None:
-        """Wait until nobody has its CPUs. If processes have ended and Ray does not notice, start another Ray.
-
-        That happened once in many runs of all tests, and every later test that needs all CPUs failed.
-        """
-        import ray
-
-        try:
-            wait_until(lambda: ray.available_resources().get("CPU") == CPUS, "free CPUs", 30)
-        except TimeoutError:
-            if left := [*actors("ClientActor"), *actors("ServerActor")]:
-                raise AssertionError(f"an earlier test has left actors: processes {left}") from None
-            warnings.warn("Ray counts CPUs as taken, but no actor is left: it is started again", stacklevel=2)
-            self.stop()
-            self.start()
-
-
 @pytest.fixture(scope="session")
-def ray_session() -> Iterator[SharedRay]:
+def ray_session() -> Iterator[None]:
+    import ray
+    from ray.cluster_utils import Cluster
+
+    # Ray's workers give way to everything else (nice 15): on a busy machine tests would wait for minutes.
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    counted = {"num_cpus": 4, "num_gpus": 2, "object_store_memory": 2**30}
+    cluster = Cluster(initialize_head=True, head_node_args={"include_dashboard": False, **LEAN, **counted})
+    ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
     from rayfl.actors.idle import IDLE
 
-    shared = SharedRay()
     with IDLE.held():
-        yield shared
-    shared.stop()
+        yield
+    ray.shutdown()
+    cluster.shutdown()
 
 
 @pytest.fixture
-def own_actors(ray_session: SharedRay, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_actors(ray_session: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of this test start actors of their own and end them, as anybody's do on a Ray that others use."""
     from rayfl.actors.idle import IDLE
 
     IDLE.release()
     monkeypatch.setattr(IDLE, "_holders", 0)
-    ray_session.without_actors()
 
 
 @pytest.fixture(scope="session")

@@ -30,6 +30,8 @@ IMPORTED += ["sklearn.datasets", "scipy.optimize", "safetensors.numpy", "pyarrow
 IMPORTED += ["ray._private.node"]
 #: Seconds between two looks whether the parent is still there.
 LOOK_EVERY = 0.5
+#: Random ids of Ray that a fork leaves to the one before it; a process draws a few.
+IDS = 100
 #: Bytes of the longest request, which has the words, folder and environment of a process.
 LONGEST = 2**18
 
@@ -138,6 +140,7 @@ def serve(requests: socket.socket) -> None:
 def _fork_on_request(requests: socket.socket) -> bytes:
     """Fork for each request, and answer with its process id and its exit code. A fork returns its request."""
     running: dict[int, socket.socket] = {}
+    forks = 0
     parent = os.getppid()
     woken, wakes = os.pipe()
     os.set_blocking(wakes, False)
@@ -153,6 +156,7 @@ def _fork_on_request(requests: socket.socket) -> bytes:
         if requests not in ready:
             continue
         request, descriptors, _, _ = socket.recv_fds(requests, LONGEST, 4)
+        forks += 1
         if pid := os.fork():
             running[pid] = socket.socket(fileno=descriptors.pop())
             with suppress(BrokenPipeError):
@@ -168,8 +172,21 @@ def _fork_on_request(requests: socket.socket) -> bytes:
             os.close(descriptor)
         for opened in (requests, *running.values()):
             opened.close()
+        _draw_ids(forks * IDS)
         return request
     os._exit(0)
+
+
+def _draw_ids(count: int) -> None:
+    """Let Ray draw random ids, so that no two forks have the same: all inherit one state of its generator.
+
+    Workers that start at the same moment and put an object of the same id end, and what they were started for never
+    begins.
+    """
+    import ray
+
+    for _ in range(count):
+        ray.ObjectRef.from_random()
 
 
 def _run(words: list[str], folder: str, environment: dict[str, str], own_group: bool) -> None:
