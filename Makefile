@@ -43,7 +43,7 @@ pytest: $(VENV)/.installed
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # One of them: make bench BENCH=round; a short form: make bench QUICK=--quick
-BENCH ?= round trainers start similarity scale sweep partition peers
+BENCH ?= round trainers start similarity judgement scale sweep partition peers
 bench: $(VENV)/.installed  ## speeds, as ratios measured in one run; on an idle machine
 	@set -e; for name in $(BENCH); do $(BIN)/python benchmarks/$$name.py $(QUICK); done
 

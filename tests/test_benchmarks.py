@@ -63,3 +63,13 @@ def test_a_partition_is_measured_and_transforms_against_none(tmp_path: Path) -> 
     assert by_figure.loc["partition", "seconds"] < 5
     assert "drift" in by_figure.loc["partition", "note"]
     assert 0.3 < by_figure.loc["later rounds", "ratio"] < 1.5  # of few turns, with other tests beside them
+
+
+def test_a_judgement_is_the_sum_of_its_parts(tmp_path: Path) -> None:
+    printed, rows = run(tmp_path, "judgement")
+    assert "judgement on the number of clusters" in printed
+    for (_, asked), parts in rows.groupby(["what", "variant"]):
+        seconds = parts.set_index("figure")["seconds"]
+        whole, training = seconds.pop("judgement"), seconds.pop("training of 100 clients")
+        assert whole == pytest.approx(seconds.sum()) and len(seconds) == 3 and training > 0
+        assert asked in ("100 asked", "256 asked")

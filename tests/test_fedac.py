@@ -280,7 +280,7 @@ def test_the_server_cannot_project_models_that_it_has_not_got(serial_server: Mak
     method.state.low_rank = None  # so that a map is fitted
     server.fed.begin_round(2)
     server.fed.train(np.array([3, 5, 6, 7, 8]), keep=True)
-    with pytest.raises(ValueError, match=r"has not got the latest models of all of the clients \[3, 4\]"):
+    with pytest.raises(ValueError, match=r"has not got the latest models of the clients \[3\]"):
         method._sketch(np.array([5, 6, 7, 8]), np.arange(3, 9), None)
 
 

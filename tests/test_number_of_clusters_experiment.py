@@ -77,13 +77,28 @@ def test_the_closed_loop_is_beside_one_cluster_and_the_planted_number(
 ) -> None:
     closed_loop, output = script("closed_loop"), tmp_path / "loops.parquet"
     monkeypatch.setattr(closed_loop, "TRAININGS", 21)
-    judged = {"setting": [PLANTED], "seed": [0], "rule": ["decision"], "ari": [1.0], "identifiable": [True]}
-    pd.DataFrame(judged).to_parquet(tmp_path / "judged.parquet")
+    judged = {"setting": PLANTED, "seed": 0, "rule": ["decision", "bic"], "ari": [1.0, 0.5], "identifiable": True}
+    pd.DataFrame(judged | {"trainings": 40}).to_parquet(tmp_path / "judged.parquet")
     words = ["--settings", settings, "--judged", tmp_path / "judged.parquet", "-o", output, "--seeds", 0]
-    called(closed_loop, monkeypatch, *words)
-    (row,) = pd.read_parquet(output).to_dict("records")
-    assert (row["at_20"], row["at_end"], row["ari"]) == (2, 2, 1.0)
+    called(closed_loop, monkeypatch, *words, "--rules", "utility", "bic")
+    row, other = pd.read_parquet(output).to_dict("records")
+    assert (row["at_20"], row["at_end"], row["ari"], row["offline"]) == (2, 2, 1.0, 1.0)
     assert row["told"] > row["one"]
+    assert (other["rule"], other["at_end"], other["ari"], other["offline"]) == ("bic", 2, 1.0, 0.5)
+    assert (other["told"], other["one"]) == (row["told"], row["one"])
+
+
+def test_claims_are_judged_for_all_seeds_and_for_fresh_ones(script) -> None:
+    report = script("report")
+    decisions = pd.DataFrame({"seed": [0, 10, 0, 10], "planted": [4, 4, 1, 1], "identifiable": True})
+    decisions["right"] = [True, False, True, True]
+    loop = {"rule": "utility", "seed": [0, 0, 10], "planted": 4, "identifiable": [True, True, False], "at_20": 4}
+    loop |= {"at_end": 4, "ari": [1.0, 0.5, 0.5], "offline": [1.0, 1.0, 0.5], "one": 0.8, "told": 0.9}
+    lines = report.of_claims(decisions, pd.DataFrame(loop | {"accuracy": [0.9, 0.9, 0.88]})).splitlines()[2:]
+    all_runs = [line.split(" | ")[2] for line in lines]
+    assert all_runs == ["does not hold", "holds", "holds", "holds", "does not hold"]  # 1 of 2 is within 16 % .. 100 %
+    fresh = [line.removesuffix(" |").split(" | ")[4] for line in lines]
+    assert fresh == ["does not hold", "holds", "holds", "not run", "does not hold"]
 
 
 def test_a_part_of_the_clients_per_round_trains_as_often_as_the_marks_say(script, settings: Path, tmp_path: Path):

@@ -6,7 +6,7 @@ python experiments/number_of_clusters/report.py
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -140,24 +140,83 @@ def failures(decisions: pd.DataFrame) -> str:
 
 
 def closed(loops: pd.DataFrame) -> str:
-    """Return what the closed loop did, beside the offline decision."""
+    """Return what the closed loop did, by rule, beside one cluster and the planted number."""
     rows = []
-    for setting, these in loops.groupby("setting"):
+    for (setting, rule), these in loops.groupby(["setting", "rule"]):
         rows.append(
             [
                 setting,
+                rule,
                 str(len(these)),
                 f"{these['planted'].iloc[0]}",
                 ", ".join(map(str, these["at_20"])),
                 ", ".join(map(str, these["at_end"])),
                 ", ".join(f"{value:.2f}" for value in these["ari"]),
-                ", ".join(f"{value:.3f}" for value in these["accuracy"]),
-                ", ".join(f"{value:.3f}" for value in these["one"]) if "one" in these else "",
-                ", ".join(f"{value:.3f}" for value in these["told"]) if "told" in these else "",
+                *(f"{these[name].mean():.3f}" for name in ("accuracy", "one", "told")),
             ]
         )
-    heads = ["setting", "seeds", "planted", "K after 20", "K at the end", "ARI", "accuracy", "one cluster", "K given"]
-    return table(rows, heads)
+    heads = ["setting", "rule", "seeds", "planted", "K after 20", "K at the end", "ARI"]
+    return table(rows, [*heads, "accuracy", "one cluster", "K given"])
+
+
+def of_loops(loops: pd.DataFrame) -> str:
+    """Return what the closed loop did in all, by rule."""
+    rows = []
+    for rule, these in loops.groupby("rule", sort=False):
+        known, planted = these[these["identifiable"] & (these["planted"] > 1)], these["planted"] > 1
+        rows.append(
+            [
+                str(rule),
+                str(len(these)),
+                shown(these["at_20"] == these["at_end"]),
+                shown(known["ari"] >= RIGHT),
+                shown(known["offline"] >= RIGHT),
+                shown(these.loc[~planted, "at_end"] == 1),
+                f"{100 * (these['accuracy'] - these[['one', 'told']].max(axis=1)).mean():+.2f}",
+            ]
+        )
+    heads = ["rule", "runs", "K unchanged from 20 trainings on", "found", "found offline", "not invented"]
+    return table(rows, [*heads, "points of accuracy over the better of one cluster and K given"])
+
+
+def of_claims(decisions: pd.DataFrame, loops: pd.DataFrame | None) -> str:
+    """Return what came of each claim, for all runs and for fresh seeds; nothing is typed."""
+    if loops is None:
+        loops = pd.DataFrame({name: [] for name in LOOPS})
+    loops = loops[loops["rule"] == "utility"]
+    rows = []
+    for number, (what, judged) in enumerate(CLAIMS.items(), 1):
+        cells = []
+        for these, those in ((decisions, loops), tuple(t[t["seed"] >= FRESH] for t in (decisions, loops))):
+            right, least = judged(these, those)
+            verdict = "not run" if not len(right) else "holds" if right.mean() >= least else "does not hold"
+            cells += [shown(right), verdict]
+        rows.append([f"{number}. {what}", *cells])
+    return table(rows, ["claim", "all runs", "", f"fresh seeds ({FRESH} and above)", ""])
+
+
+LOOPS = ("rule", "seed", "planted", "identifiable", "at_20", "at_end", "ari", "offline", "accuracy", "one", "told")
+#: What is judged, as in CLAIMS.md: from decisions and closed loops, which runs are right, and the least share of them.
+CLAIMS: dict[str, Callable[[pd.DataFrame, pd.DataFrame], tuple[pd.Series, float]]] = {
+    "found": lambda decisions, loops: (
+        decisions.loc[decisions["identifiable"] & (decisions["planted"] > 1), "right"],
+        0.95,
+    ),
+    "not invented": lambda decisions, loops: (decisions.loc[decisions["planted"] == 1, "right"], 0.95),
+    "stable": lambda decisions, loops: (loops["at_20"] == loops["at_end"], 0.95),
+    "the loop is as good as the evidence": lambda decisions, loops: as_good(loops),
+    "harmless": lambda decisions, loops: (
+        (loops["accuracy"] >= loops[["one", "told"]].max(axis=1) - 0.01)[~loops["identifiable"].astype(bool)],
+        1.0,
+    ),
+}
+
+
+def as_good(loops: pd.DataFrame) -> tuple[pd.Series, float]:
+    """Return which closed loops are right, and the lower bound of the share of right offline decisions."""
+    known = loops[loops["identifiable"].astype(bool) & loops["offline"].notna()]
+    offline = known["offline"] >= RIGHT
+    return known["ari"] >= RIGHT, bounds(int(offline.sum()), len(offline))[0] if len(known) else 0.0
 
 
 def page(judged: pd.DataFrame, loops: pd.DataFrame | None, long: Sequence[Run] = ()) -> str:
@@ -178,6 +237,8 @@ def page(judged: pd.DataFrame, loops: pd.DataFrame | None, long: Sequence[Run] =
         " where none are planted. In brackets the bounds by Clopper and Pearson.",
         "`decision, first form` is what was claimed and judged blind. `decision` and `utility` are of the present form,"
         f" which was chosen with the seeds below {FRESH} in view: for these, its figures are not blind on any data.",
+        "## The claims",
+        of_claims(decisions, loops),
         "## All rules",
         of_rules(judged),
         "First decided after " + ", ".join(f"{mark} trainings: {count}" for mark, count in when.items()) + " runs.",
@@ -193,13 +254,10 @@ def page(judged: pd.DataFrame, loops: pd.DataFrame | None, long: Sequence[Run] =
         ),
     ]
     if loops is not None:
-        kept = loops["at_20"] == loops["at_end"]
-        right = loops["ari"] >= RIGHT
         parts += [
             "## Closed loop",
-            f"FedAC with its default rule. K is the same after 20 trainings and at the end in {shown(kept)} runs; the"
-            f" index is at least 0.95 in {shown(right[loops['identifiable']])} of the identifiable runs, offline in"
-            f" {shown(loops.loc[loops['identifiable'], 'offline'] >= RIGHT)}.",
+            "FedAC for 100 trainings per client, with the rule in the loop: decided clusters pull their clients.",
+            of_loops(loops),
             closed(loops),
         ]
     if long:

@@ -44,6 +44,7 @@ from rayfl.client.objective import Proximal
 from rayfl.clustering import (
     NO_CLUSTER,
     LowRankMap,
+    UsefulClusters,
     average_linkage,
     cosine,
     cosine_by_distances,
@@ -204,8 +205,8 @@ class FedAC(Clustered):
             state.has_map[:] = False
             # For the others the server projects the whole models that they sent it last, and nothing travels.
             absent = np.setdiff1d(seen, cohort)
-            if self.fed.unsent(absent).any():
-                raise ValueError(f"the server has not got the latest models of all of the clients {absent.tolist()}")
+            if len(unsent := absent[self.fed.unsent(absent)]):
+                raise ValueError(f"the server has not got the latest models of the clients {unsent.tolist()}")
             self._project(absent, at_server=True)
         self._project(cohort)
 
@@ -316,13 +317,10 @@ class FedAC(Clustered):
         return eligible[stratified(points, MOST_JUDGED, self.rng())]
 
     def _judge(self, judged: np.ndarray, seen: np.ndarray) -> None:
-        """Ask the clients whether splits help them, and use the clusters that two judgements agree on."""
+        """Look for clusters among these clients, and use those that two judgements agree on."""
         state, fed = self.state, self.fed
         points = state.sketches - self._origin()
-        tree = average_linkage(cosine_distances(points[judged]))
-        beside = state.shared if self.residual else None
-        losses, progress = held_out_losses(fed, judged, tree, beside)
-        found = useful_clusters(tree, losses, points[judged], progress[:, 0], gain=self.options.gain)
+        found, progress = self.find_clusters(judged, points[judged])
         trainings = state.judging.trainings(fed.present)
         state.judging.round = fed.round
         if not state.judging.decide(judged, found, progress, state.assignment, self.options.tune_every, trainings):
@@ -335,6 +333,16 @@ class FedAC(Clustered):
         proposed[judged] = found.assignment
         state.assignment = match_labels(state.assignment, proposed, state.next_number)
         self._recentre()
+
+    def find_clusters(self, clients: np.ndarray, points: np.ndarray) -> tuple[UsefulClusters, np.ndarray]:
+        """Ask the clients whether splits help them; return the clusters, and the losses before and after training.
+
+        `points` are the clients' sketches. A subclass with another rule overrides this.
+        """
+        tree = average_linkage(cosine_distances(points))
+        beside = self.state.shared if self.residual else None
+        losses, progress = held_out_losses(self.fed, clients, tree, beside)
+        return useful_clusters(tree, losses, points, progress[:, 0], gain=self.options.gain), progress
 
     def _spread(self) -> tuple[np.ndarray, np.ndarray]:
         """Return how far each cluster's clients are from its centre, and the distances between centres.
