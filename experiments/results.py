@@ -15,6 +15,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
+from pages.choice import choice_lines  # noqa: E402
 from pages.claims import check_claims, claims_page  # noqa: E402
 from pages.figures import draw_all, drawn, name_of  # noqa: E402
 from pages.store import Sweep, check_names, collect, collected  # noqa: E402
@@ -33,7 +34,10 @@ def pages(results: Path = RESULTS) -> dict[str, str]:
     check_names([" ".join(str(name).split()[:2]) for name in sentences], known, "sentences.yaml")
     check_claims(claims, known_files())
     figures = [name_of(figure, sweep) for figure, sweep in drawn(collected(results))]
-    return {"RESULTS.md": results_page(results, sentences, figures), "WHAT_HOLDS.md": claims_page(results, claims)}
+    return {
+        "RESULTS.md": results_page(results, sentences, figures, choice_lines(results)),
+        "WHAT_HOLDS.md": claims_page(results, claims),
+    }
 
 
 def write(results: Path = RESULTS, target: Path = HERE) -> list[Path]:

@@ -8,7 +8,7 @@ import pytest
 
 from rayfl.analysis.papers import printed, table_names, would_match
 from rayfl.analysis.table_labels import table_labels
-from rayfl.config import Config, dotted_keys
+from rayfl.config import Config, dotted_keys, load_config
 from rayfl.config.layers import _Reader
 from rayfl.models.zoo import ZOO
 from rayfl.sweeping.plan import planned_sweep
@@ -56,6 +56,11 @@ def configs(name: str, *sets: str) -> list[Config]:
 @pytest.mark.parametrize("name", FILES)
 def test_every_run_of_a_file_passes_the_checks(name: str) -> None:
     assert configs(name)
+
+
+@pytest.mark.parametrize("sets", [(), ("small",), ("thesis_cnn",)])
+def test_the_file_for_one_run_is_one_run_with_each_of_its_sets(sets: tuple[str, ...]) -> None:
+    assert load_config(path_of("fedac/one_run"), sets=sets).method.name == "fedac"
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if name not in SINGLE])

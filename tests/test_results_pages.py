@@ -20,6 +20,7 @@ from rayfl.results import Run, load
 sys.path.insert(0, str(Path(__file__).parent.parent / "experiments"))
 
 import results
+from pages.choice import best_of, choice_lines, choices
 from pages.claims import Finding, check_claims, findings, mark_of, strength_of
 from pages.figures import draw, drawn
 from pages.store import Sweep, collect, collected, unpacked
@@ -251,3 +252,32 @@ def test_a_number_that_was_changed_is_noticed(tmp_path: Path) -> None:
     column = table.schema.get_field_index("accuracy")
     pq.write_table(table.set_column(column, "accuracy", pa.array([0.95])), file)
     assert any(fault.startswith("RESULTS.md") for fault in results.differing(kept, target))
+
+
+# -- which method ------------------------------------------------------------------------------------------------
+
+
+def test_methods_are_compared_by_accuracy_worst_clients_traffic_and_time(tmp_path: Path) -> None:
+    def run(method: str, seed: int, value: float, seconds: float, worst: float) -> Run:
+        spent = {"macro_f1": value / 2, "seconds_train": seconds, "seconds_server": 1.0, "clusters": 2}
+        clients = [[worst, *[value] * 19]] * 2
+        path = tmp_path / f"{method}-{seed}"
+        return write_run(path, method, seed, [value, value], clients=clients, summary=spent)
+
+    runs = [run("fedavg", 0, 0.5, 1.0, 0.25), run("fedavg", 1, 0.75, 1.0, 0.25)]
+    runs += [run("local", 0, 0.62, 0.5, 0.5), run("ditto", 0, 0.375, 0.1, 0.0)]
+    frame = choices(runs)
+    assert frame["method"].tolist() == ["fedavg", "local", "ditto"]
+    first = frame.iloc[0]
+    assert (first["seeds"], first["accuracy"], first["macro_f1"]) == (2, 62.5, 31.25)
+    assert first["accuracy_std"] == pytest.approx(25 / 2**0.5)
+    assert first["worst"] == pytest.approx((37.5 + 50.0) / 2)  # means of the two worst of twenty, in each run
+    assert first["megabytes"] == pytest.approx(2 * 3 / 20) and first["seconds"] == 4.0
+    (line,) = best_of(frame)
+    assert "Highest accuracy: fedavg (62.5)" in line and "worst tenth: local (56.0)" in line
+    assert "Of the 2 methods within 1 point" in line and "least time: local (3.0) s" in line
+
+
+def test_settings_that_were_not_run_name_their_command(tmp_path: Path) -> None:
+    text = "\n".join(choice_lines(tmp_path))
+    assert "Not run yet: `rayfl sweep experiments/comparison/shakespeare.yaml`." in text

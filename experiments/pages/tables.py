@@ -42,8 +42,11 @@ def judged_at(table: str) -> At:
     return "last3" if table.startswith(("thesis", "cam")) else "last"
 
 
-def results_page(results: Path, sentences: dict[str, str], figures: Sequence[str]) -> str:
-    """Write the page; `sentences` say by table, or by table and set, where and why ours differ."""
+def results_page(results: Path, sentences: dict[str, str], figures: Sequence[str], more: Sequence[str] = ()) -> str:
+    """Write the page; `sentences` say by table, or by table and set, where and why ours differ.
+
+    `more` are lines of other sections, which come before the figures.
+    """
     kept = collected(results)
     lines = [
         "# Results: the papers' tables, ours beside theirs",
@@ -64,7 +67,7 @@ def results_page(results: Path, sentences: dict[str, str], figures: Sequence[str
             continue
         for chosen in dict.fromkeys(sweep.set for sweep in sweeps):
             lines += _section(table, [s for s in sweeps if s.set == chosen], results, sentences)
-    lines += ["## Figures", ""]
+    lines += [*more, "## Figures", ""]
     lines += [f"![{name}](figures/{name}.png)\n" for name in figures] or ["None yet.", ""]
     lines += ["## Not run yet", "", "| table | command |", "|---|---|"]
     for table in waiting:
