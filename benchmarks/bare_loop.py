@@ -1,9 +1,9 @@
 """The hand-written loop that rayfl is measured against: two processes, plain PyTorch, models and data in shared memory.
 
-One thread per process. Inputs are normalised float32 once and for all, models lie in shared tensors, and the pipes
-carry only orders, so nothing is ever serialised but a few numbers per client. An idle process blocks on its pipe. The
-methods do their papers' arithmetic in the plain way; batches are drawn as rayfl draws them, so that FedAvg and IFCA
-give the same accuracy, and one can see that the work is the same.
+Each process has one thread. Inputs are normalised to float32 once, before the first round. Models are in shared
+tensors, and the pipes carry only orders and answers, so that only a few numbers per client are ever serialised. An idle
+process blocks on its pipe. The methods do the arithmetic of their papers in the simplest way. Batches are drawn as
+rayfl draws them: FedAvg and IFCA then give the same accuracy, which shows that both sides do the same work.
 """
 
 import copy
@@ -28,7 +28,7 @@ MU, LAMBDA, PULL, COMPONENTS = 1.0, 0.1, 0.1, 50  # FedAC's two pulls, CAM's pul
 
 @dataclass(frozen=True)
 class Job:
-    """What there is to do. `train` and `test` hold each client's samples, one client after the other."""
+    """The work of all rounds. `train` and `test` hold each client's samples, one client after the other."""
 
     module: nn.Module  # in its initial state
     head: str
@@ -44,7 +44,7 @@ class Job:
     batch: int
     lr: float
     seed: int = 0
-    channels_last: bool = False  # how images lie in memory: not everyone thinks of it, and convolutions like it
+    channels_last: bool = False  # of images in memory: makes convolutions faster, but not everyone sets it
 
     @property
     def clients(self) -> int:
@@ -59,11 +59,11 @@ class Job:
 
 @dataclass(frozen=True)
 class Memory:
-    """What all processes see. Models are flat vectors, parameters first, then batch norm's statistics."""
+    """The tensors that all processes share. Models are flat vectors, parameters first, then batch norm's statistics."""
 
     centres: torch.Tensor  # (K, size): the clusters' models; FedAvg's global model is the only one
     shared: torch.Tensor  # (size,): FedAC's embedding, CAM's global model
-    own: torch.Tensor  # (m, size): the models of clients, where a method needs them
+    own: torch.Tensor  # (m, size): the models of clients, if a method needs them
     sums: torch.Tensor  # (processes, K, size): what each process has added up
     shared_sums: torch.Tensor  # (processes, size)
     components: torch.Tensor  # (D, parameters): FedAC's map
@@ -92,7 +92,7 @@ class Member:
     def __init__(self, rank: int, job: Job, memory: Memory) -> None:
         self.job, self.memory = job, memory
         self.sums, self.shared_sums = memory.sums[rank], memory.shared_sums[rank]
-        # Copies: the module itself came through shared memory, and is the same for both processes.
+        # Copy the module: it came through shared memory, so all processes have the same tensors.
         order = torch.channels_last if job.channels_last else torch.contiguous_format
         models = [copy.deepcopy(job.module).to(memory_format=order) for _ in range(2 + len(memory.centres))]
         self.model, self.partner, *self.candidates = models
@@ -168,7 +168,10 @@ class Member:
 
     @torch.no_grad()
     def evaluate(self, clients: Sequence[int], rows: Sequence[int], additive: bool) -> np.ndarray:
-        """Test clients, with the model of a row of the centres or (-1) with their own; those of a row together."""
+        """Test each client with the centre of its row, or with its own model if the row is -1.
+
+        Clients with the same centre are tested together.
+        """
         if additive:
             load(self.partner, self.memory.shared)
         self.model.eval()
@@ -238,7 +241,7 @@ class Member:
         return self.job.inputs.index_select(0, chosen), self.job.labels.index_select(0, chosen)
 
     def _split(self, vector: torch.Tensor) -> list[torch.Tensor]:
-        """Return a flat vector as the shapes of the parameters."""
+        """Return the pieces of a flat vector, in the shapes of the parameters."""
         sizes = [p.numel() for p in self.parameters]
         pieces = vector[: sum(sizes)].split(sizes)
         return [piece.view_as(p) for piece, p in zip(pieces, self.parameters, strict=True)]
@@ -304,7 +307,7 @@ class BareLoop:
             here, there = context.Pipe()
             process = context.Process(target=work, args=(rank, job, self.memory, there), daemon=True)
             process.start()
-            there.close()  # so that a process that dies ends the pipe, and the parent does not wait for ever
+            there.close()  # the pipe then closes if the process dies, and the parent does not wait forever
             self.pipes.append(here)
             self.members.append(process)
         self.pids = [process.pid for process in self.members if process.pid is not None]
@@ -388,13 +391,13 @@ class BareLoop:
         timing.accuracy = self._evaluate(np.maximum(self.rows, 0), timing)
 
     def _dense(self) -> slice:
-        """Return where the fully connected layers at the end lie."""
+        """Return the slice of a flat vector that holds the fully connected layers at the end."""
         sizes = {name: p.numel() for name, p in self.job.module.named_parameters()}
         dense = sum(size for name, size in sizes.items() if name.startswith(("dense", "head")))
         return slice(sum(sizes.values()) - dense, sum(sizes.values()))
 
     def _shares(self, cohort: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray:
-        """Return each client's part of its group's training samples."""
+        """Return each client's share of its group's training samples."""
         groups = np.zeros(len(cohort), np.int64) if groups is None else groups
         return self.n_train[cohort] / np.bincount(groups, self.n_train[cohort])[groups]
 
@@ -415,8 +418,8 @@ class BareLoop:
         after: tuple[Any, ...] = (),
         ordered: bool = True,
     ) -> Any:
-        """Let each process do its half of the clients at once; return the answers in the order of `clients`."""
-        # By size and in turn: the halves are alike in clients, and nearly so in samples.
+        """Let all processes do their parts in parallel; return the answers, in the order of `clients` if `ordered`."""
+        # Assign clients in turn, largest first: all get equally many clients, and nearly equally many samples.
         by_size = np.argsort(-self.n_train[clients], kind="stable")
         places = [by_size[rank :: len(self.pipes)] for rank in range(len(self.pipes))]
         for pipe, at in zip(self.pipes, places, strict=True):

@@ -24,17 +24,17 @@ from rich.table import Table
 RESULTS = Path(os.environ.get("RAYFL_BENCHMARK_RESULTS") or Path(__file__).parent / "results")
 PACKAGES = ("rayfl", "ray", "torch", "numpy", "scipy")
 
-# Ray starts its workers at nice 15; beside anything else on the machine they would starve and the ratio with them.
-# To be set before Ray starts, and for every framework that is built on it.
+# Ray starts its workers at nice 15. Any other process on the machine would then slow them down and distort the ratios.
+# This must be set before Ray starts, also for every framework that is built on Ray.
 os.environ.setdefault("RAY_worker_niceness", "0")
-os.environ.pop("RAY_ADDRESS", None)  # always a Ray of its own: others may be at work on any other
+os.environ.pop("RAY_ADDRESS", None)  # always start a new Ray: an existing one may have other work
 
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement: the median of so many repetitions, and its ratio to a reference that took turns with it."""
+    """One measurement: the median of `repetitions`, and its ratio to a reference that took turns with it."""
 
     what: str
     variant: str
@@ -70,7 +70,7 @@ class Report:
     rows: list[Row] = field(default_factory=list)
 
     def add(self, *rows: Row) -> None:
-        """Take rows, and put all so far on the disk: a long benchmark may be cut short."""
+        """Add rows, and write all rows so far to disk, because a long benchmark may be interrupted."""
         self.rows += rows
         common = {
             "benchmark": self.benchmark,
@@ -110,7 +110,7 @@ def console() -> Console:
 
 
 def is_quick(description: str | None) -> bool:
-    """Read the command line, on which there is nothing but --quick."""
+    """Read a command line whose only option is --quick."""
     return bool(command_line(description).parse_args().quick)
 
 
@@ -126,7 +126,7 @@ def take_turns(
 ) -> dict[str, list[tuple[float, Answer]]]:
     """Call the sides in turn and return the seconds of each call with its answer, without those of the warm-up.
 
-    Every other time in reverse order, so that no side always runs on caches that the same other has left.
+    Every second time, the order is reversed, so that no side always runs on the caches that the same other side left.
     """
     results: dict[str, list[tuple[float, Answer]]] = {name: [] for name in sides}
     for repetition in range(warm_up + repetitions):
@@ -184,7 +184,7 @@ def installed(package: str) -> str | None:
 
 
 def pss(pid: int) -> float:
-    """Return a process's resident memory in MB, pages that it shares counted by its share of them."""
+    """Return a process's PSS in MB: its memory, with each page divided by the number of processes that share it."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) / 1024
@@ -192,7 +192,7 @@ def pss(pid: int) -> float:
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """Return how long these processes have computed so far; unlike time, it can be compared on a busy machine too."""
+    """Return the CPU seconds of these processes so far; unlike elapsed time, they are comparable on a busy machine."""
     ticks = 0
     for pid in pids:
         after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

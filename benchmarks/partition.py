@@ -1,11 +1,11 @@
-"""Composed partitions: how long one with all parts takes, how much memory, and what transforms cost in a round.
+"""Composed partitions: the time and memory that one with all parts takes, and what transforms cost in a round.
 
     python benchmarks/partition.py [--quick]
 
-The partition: 100,000 clients with skewed labels and sizes, planted rotations and swaps, noise of their own and drift,
-of 1.2 million samples; seconds of one CPU, and memory beyond the data. The round: the same training and
-testing of clients that see their samples turned, noisy and blurred, against clients that see them as they are; ratios
-of CPU seconds.
+The partition: 1.2 million samples for 100,000 clients, with skewed labels and sizes, planted rotations and label swaps,
+noise per client, and drift. The table shows CPU seconds, and memory beyond the data. The round: training and testing of
+clients whose samples are rotated, noisy and blurred, against the same work for clients with unchanged samples. The
+table shows ratios of CPU seconds.
 """
 
 import resource
@@ -80,7 +80,10 @@ def made(clients: int, samples: int) -> Row:
 
 
 def rounds(samples: int, repetitions: int) -> list[Row]:
-    """Measure rounds of clients with transforms against rounds without, the first apart: inputs are made in it."""
+    """Measure rounds of clients with transforms against rounds without.
+
+    The first round has a row of its own, because it prepares the inputs.
+    """
     dataset = made_up(samples, 28)
     partition = make_partition(partition_config(clients=20, **PARTS), dataset, 0)
     plain = replace(partition, transforms=(), transform_of=None, changes=())

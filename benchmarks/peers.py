@@ -2,10 +2,11 @@
 
     python benchmarks/peers.py [--quick] [--turns 3] [--rounds 6] [--only Flower ...]
 
-Each peer has an environment of its own in benchmarks/.peers, set up here from the package registry; it reads torch from
-rayfl's environment and brings what it pins itself (Flower its own Ray). A peer that cannot be installed is left out,
-with the reason. All get the same samples, clients, network and initial weights, two processes and one thread in each.
-They take turns, a run of some rounds each; a run's first round is not counted.
+Each peer has its own environment in benchmarks/.peers, which this script creates from the package registry. The
+environment reads torch from rayfl's environment, and has the versions that the peer pins (Flower pins Ray). A peer that
+cannot be installed is left out, with the reason. All sides get the same samples, clients, network and initial weights,
+and two processes with one thread each. The sides take turns, one run of a few rounds at a time; the first round of a
+run is not counted.
 """
 
 import json
@@ -43,7 +44,7 @@ class Unavailable(Exception):
 
 @dataclass(frozen=True)
 class Answer:
-    """What a run of some rounds gave, or why it gave nothing."""
+    """The result of one run, or why it failed."""
 
     seconds: list[float]
     accuracy: float = 0.0
@@ -93,7 +94,7 @@ def main() -> None:
 
 
 def row_of(side: str, answers: list[Answer], ours: list[Answer]) -> Row:
-    """Compare by turns: the median round of a run with that of rayfl's run in the same turn."""
+    """Compare turn by turn: the median round of a side's run with the median round of rayfl's run in the same turn."""
     medians, our_medians = ([median(answer.seconds) for answer in some] for some in (answers, ours))
     rounds = [len(answer.seconds) for answer in answers]
     note = f"accuracy {answers[-1].accuracy:.3f} after {rounds[-1] + 1} rounds"
@@ -107,7 +108,7 @@ def left_out(side: str, reason: str) -> Row:
 
 
 def attempt(run: Callable[[], Answer]) -> Answer:
-    """Run a peer; one that fails must not take the others with it."""
+    """Run a peer; if it fails, return the reason, so that the others still run."""
     try:
         return run()
     except Unavailable as reason:
@@ -145,7 +146,7 @@ def environment(package: str, requirement: str) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     console().print(f"setting up {requirement} in {folder.relative_to(HERE.parent)} ...", markup=False)
     venv.create(folder, with_pip=True, symlinks=True)
-    # Torch is large, so it is read from this environment; what the peer installs itself comes before it.
+    # Torch is large, so it is read from this environment; packages that the peer installs take precedence.
     libraries = sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)})
     (Path(libraries) / "rayfl-environment.pth").write_text(sysconfig.get_path("purelib") + "\n")
     done = subprocess.run([python, "-m", "pip", "install", "--quiet", requirement], capture_output=True, text=True)
@@ -169,7 +170,7 @@ def run_flower(python: Path, folder: Path, rounds: int, clients: str = "tutorial
 
 
 def run_pfl(python: Path, folder: Path, rounds: int, evaluation: str = "same") -> Answer:
-    """Start one process per rank; gloo wants addresses that are free."""
+    """Start one process per rank; gloo needs free addresses."""
     addresses = ",".join(f"localhost:{free_port()}" for _ in range(PROCESSES))
     return answers_of(
         [
@@ -208,7 +209,7 @@ def start(python: Path, script: str, *arguments: object, **environment: str) -> 
 
 
 def answers_of(processes: list[subprocess.Popen[str]]) -> Answer:
-    """Wait for the processes of one run, and read what the first has printed last."""
+    """Wait for the processes of one run, and read the last line that the first process has printed."""
     try:
         outputs = [process.communicate(timeout=PATIENCE) for process in processes]
     except subprocess.TimeoutExpired:

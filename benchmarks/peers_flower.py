@@ -2,8 +2,8 @@
 
 python benchmarks/peers_flower.py FOLDER ROUNDS tutorial|ready        in Flower's environment, see peers.py
 
-`tutorial`: clients as its tutorials write them, with a network and a DataLoader made for each call, each sample
-normalised as it is read. `ready`: network and normalised data stay in each process, and batches are slices of them.
+`tutorial`: clients as in Flower's tutorials; each call makes a network and a DataLoader, which normalises each sample
+when it is read. `ready`: network and normalised data stay in each process, and batches are slices of the data.
 """
 
 import copy
@@ -60,7 +60,7 @@ def main(grid: Grid, context: Context) -> None:
     stamps: list[float] = []
 
     def stamp(number: int, arrays: ArrayRecord) -> None:
-        if number:  # it is also called before the first round
+        if number:  # Flower also calls this function before the first round
             stamps.append(time.perf_counter())
 
     strategy = FedAvg(min_train_nodes=clients, min_evaluate_nodes=clients, min_available_nodes=clients)

@@ -1,9 +1,10 @@
-"""FedAvg in pfl-research: its simulated backend, distributed over processes as its documentation says, by environment.
+"""FedAvg in pfl-research: its simulated backend, distributed by environment variables, as its documentation says.
 
     python benchmarks/peers_pfl.py FOLDER ROUNDS same|own   in pfl's environment, once per process, see peers.py
 
-With `own`, evaluation is as pfl does it by itself: besides the validation users, every training user is tested before
-and after training, on its training data. With `same`, only what rayfl does: every client's test set, once a round.
+With `own`, pfl evaluates as it does by default: besides the validation users, every training user is tested before and
+after training, on its training data. With `same`, it tests only what rayfl tests: every client's test set, once a
+round.
 """
 
 import sys
@@ -32,7 +33,7 @@ from torch.nn.functional import cross_entropy
 
 
 class Net(nn.Module):
-    """The network with what pfl asks of it."""
+    """The network with the methods that pfl needs."""
 
     def __init__(self, work: PeerWork) -> None:
         super().__init__()
@@ -50,7 +51,7 @@ class Net(nn.Module):
 
 
 class WithoutTrainingUsers(FederatedAveraging):
-    """Tests no training users: what they have learned by heart is not asked for."""
+    """FedAvg that does not test users on their training data."""
 
     def simulate_one_user(self, model: Any, user_dataset: Any, central_context: Any) -> Any:
         if central_context.population == Population.TRAIN:

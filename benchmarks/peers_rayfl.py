@@ -1,4 +1,4 @@
-"""FedAvg in rayfl for the comparison with its peers: the real engine, round by round, rows to the disk.
+"""FedAvg in rayfl for the comparison with its peers: the real engine, round by round, with rows written to disk.
 
 python benchmarks/peers_rayfl.py FOLDER ROUNDS          in rayfl's environment, see peers.py
 """

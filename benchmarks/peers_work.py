@@ -1,6 +1,6 @@
 """The work that the peers get, as files: the same samples, clients, network and initial weights as rayfl's.
 
-Knows torch and numpy only, since it is read in the peers' own environments.
+Imports only torch and numpy, because it runs in the peers' own environments.
 """
 
 import json
@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 
 @dataclass(frozen=True)
 class PeerWork:
-    """Everything in memory, normalised: a peer is not to be slowed down by reading."""
+    """The work in memory, raw and normalised, so that reading does not slow a peer down."""
 
     module: nn.Module
     raw: torch.Tensor
@@ -36,7 +36,7 @@ class PeerWork:
     lr: float
 
     def batches(self, client: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Return the batches of one local training, drawn anew."""
+        """Return newly drawn batches for one local training."""
         samples = self.train[client]
         chosen = samples[torch.randperm(len(samples))[: self.steps * self.batch]].split(self.batch)
         return [(self.inputs[indices], self.labels[indices]) for indices in chosen]
@@ -45,7 +45,7 @@ class PeerWork:
         return [(self.inputs[self.test[client]], self.labels[self.test[client]])]
 
     def loader(self, samples: torch.Tensor, shuffle: bool) -> DataLoader:
-        """Return the same as torch's users would have it: a data set of single samples, normalised as they are read."""
+        """Return samples as users of torch usually read them: one by one, each normalised when it is read."""
         return DataLoader(_Samples(self, samples), self.batch, shuffle=shuffle)
 
 
@@ -100,6 +100,6 @@ def scores(
 
 
 def answer(stamps: list[float], accuracy: float) -> None:
-    """Print the seconds of each round but the first, whose end the first stamp is, and the last accuracy."""
+    """Print the seconds of each round except the first, and the last accuracy; `stamps` are the ends of all rounds."""
     seconds = [end - begin for begin, end in pairwise(stamps)]
     print(json.dumps({"seconds": seconds, "accuracy": accuracy}), file=sys.stdout, flush=True)

@@ -2,15 +2,15 @@
 
     python benchmarks/round.py [--quick] [--only "CIFAR CNN, fedac" ...]
 
-Both sides start, then take turns, round by round, the other one idle. A round is what a user waits for: training,
-evaluation of all clients, the server's work, and the rows on the disk.
+Both sides start, then take turns, one round at a time, while the other side is idle. A round is all that a user waits
+for: training, evaluation of all clients, the server's work, and writing rows to disk.
 
 - training, evaluation: from the order until the last process has answered
-- clients: what a method asks of its clients besides (IFCA's losses, sketches, sums)
+- clients: everything else that a method asks of its clients (IFCA's losses, sketches, sums)
 - server: the server's own arithmetic, as a share of rayfl's round
 - communication: models into the object store, the call from the driver, rows to Parquet; the bare loop has none
-- ch. last: the ratio to a bare loop whose images lie channels last in memory, as rayfl's may; not everyone would do so
-- CPU: the ratio of what the processes have computed, which says something on a busy machine too
+- ch. last: the ratio to a bare loop with images channels last in memory, as they may be in rayfl; not everyone does so
+- CPU: the ratio of the processes' CPU seconds, which can be compared on a busy machine too
 """
 
 import logging
@@ -40,14 +40,14 @@ from rayfl.results import RunWriter, Storage
 from rayfl.simulation.preparation import Prepared, prepare
 from rayfl.simulation.screen import Screen
 
-#: Each with all parts of its work from the third round on: FedAC with both pulls, CAM without its warm-up.
+#: Each method does all parts of its work from the third round on: FedAC with both pulls, CAM without its warm-up.
 METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {"name": "watched:FedAvg"},
     "ifca": {"name": "watched:IFCA", "clusters": 10},
     "fedac": {"name": "watched:FedAC", "clusters": 4, "tune_from": 1},
     "fesem + cam": {"name": "watched:FeSEM", "clusters": 5, "addons": ["cam"], "cam": {"warmup": 0}},
 }
-PARTITION = {"kind": "dirichlet", "alpha": 0.5}  # clients of unlike size
+PARTITION = {"kind": "dirichlet", "alpha": 0.5}  # clients of different sizes
 WARM_UP = 2
 BARE, CHANNELS_LAST = "bare loop", "bare loop, channels last"
 
@@ -76,7 +76,7 @@ def smaller(work: Work) -> Work:
 
 
 def measured(work: Work, method: str, folder: Path, repetitions: int) -> list[Row]:
-    """Let both sides take turns at one work and method; beside FedAvg, also a bare loop with channels last."""
+    """Measure one work and method, both sides in turn; for FedAvg, also a bare loop with channels last."""
     prepared = prepare(configured(work, METHODS[method], folder, PARTITION))
     job, models = job_of(prepared), initial_models(prepared, method)
     with ExitStack() as stack:
@@ -84,7 +84,7 @@ def measured(work: Work, method: str, folder: Path, repetitions: int) -> list[Ro
         if method == "fedavg":
             faster = BareLoop(replace(job, channels_last=True), method, models)
             sides[CHANNELS_LAST] = stack.enter_context(closing(faster))
-        # rayfl's server as a run opens it, on the Ray that this process has
+        # Open rayfl's server as a run does, on the Ray that this process has started.
         server = stack.enter_context(open_server(prepared, Screen(quiet=True)))
         sides["rayfl"] = Rayfl(server, folder)
         numbers = {name: count(1) for name in sides}
@@ -104,7 +104,7 @@ def measured(work: Work, method: str, folder: Path, repetitions: int) -> list[Ro
 
 
 def next_round(side: "Rayfl | BareLoop", numbers: Iterator[int]) -> Timing:
-    """Run a side's next round and note what its processes and this one have computed meanwhile."""
+    """Run a side's next round, and record the CPU seconds of its processes and of this process."""
     before, here = cpu_seconds(side.pids), time.process_time()
     timing = side.run_round(next(numbers))
     timing.seconds["CPU"] = cpu_seconds(side.pids) - before + time.process_time() - here
@@ -112,7 +112,7 @@ def next_round(side: "Rayfl | BareLoop", numbers: Iterator[int]) -> Timing:
 
 
 class Rayfl:
-    """rayfl's real engine, a round at a time, with its rows going to the disk."""
+    """rayfl's real engine, a round at a time, with its rows written to disk."""
 
     def __init__(self, server: Any, folder: Path) -> None:
         storage = Storage(str(folder / f"run-{time.time_ns()}"))
@@ -159,7 +159,7 @@ def job_of(prepared: Prepared) -> Job:
 
 
 def initial_models(prepared: Prepared, method: str) -> torch.Tensor:
-    """Return the first models of the clusters: IFCA's differ from the start, other methods' are the initial one."""
+    """Return the initial models of the clusters: for IFCA they differ, for other methods they are all the same."""
     config, dataset = prepared.config, prepared.dataset
     indices = [k if method == "ifca" else 0 for k in range(METHODS[method].get("clusters", 1))]
     shape, classes = dataset.input_shape, dataset.classes

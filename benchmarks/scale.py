@@ -2,11 +2,11 @@
 
     python benchmarks/scale.py [--quick]
 
-A run of each size has a process of its own as driver and a Ray of its own; when all have started, they take turns,
-round by round. FedAvg keeps nothing of its clients, FedAC the models of those who have trained, for which an actor has
-a budget that they soon exceed. Rounds are without evaluation, which must grow with the clients; everybody is tested
-once, in the end. Memory is PSS, where pages shared by several processes count in parts; it grows with the samples too,
-whose size is told beside it.
+The run of each size has its own driver process and its own Ray. When all have started, they take turns, one round at a
+time. FedAvg keeps nothing of its clients. FedAC keeps the models of all clients that have trained, which soon exceed
+the memory budget of an actor. Rounds have no evaluation, because its time must grow with the clients; all clients are
+tested once, at the end. Memory is PSS, where a page that several processes share counts in part for each. It also grows
+with the samples, so the table shows the size of the data beside it.
 """
 
 import os
@@ -27,7 +27,7 @@ from rayfl.launch import open_server
 from rayfl.simulation.preparation import prepare
 from rayfl.simulation.screen import Screen
 
-COHORT, SAMPLES = 100, 10  # samples of a client, of which 8 are for training
+COHORT, SAMPLES = 100, 10  # clients per round; samples per client, of which 8 are for training
 METHODS: dict[str, dict[str, Any]] = {"fedavg": {"name": "fedavg"}, "fedac": {"name": "fedac"}}
 EVERY = 100_000  # the round in which everybody is tested
 BUDGET = 4  # MB of kept models in an actor's memory
@@ -35,7 +35,7 @@ BUDGET = 4  # MB of kept models in an actor's memory
 
 @dataclass(frozen=True)
 class Started:
-    """What comes before the first round: seconds to load and deal the data, seconds to open the server, MB of data."""
+    """What comes before the first round: seconds to load and split the data, seconds to open the server, MB of data."""
 
     prepare: float
     open: float
@@ -62,7 +62,7 @@ def measured(method: str, sizes: list[int], folder: Path, repetitions: int) -> l
         here, there = context.Pipe()
         processes.append(context.Process(target=drive, args=(method, size, folder, there)))
         processes[-1].start()
-        there.close()  # so that a run that dies ends the pipe
+        there.close()  # the pipe then closes if the process dies
         runs[size], started[size] = here, here.recv()
         console().print(f"{method}, {size:,} clients: started")
 
@@ -135,7 +135,7 @@ def show(report: Report) -> None:
 
 
 def drive(method: str, clients: int, folder: Path, pipe: Connection) -> None:
-    """Do what `rayfl run` does, a round at a time, as the pipe asks for it."""
+    """Do what `rayfl run` does, but one round at a time, on request through the pipe."""
     begin = time.perf_counter()
     work = Work("", "digits_cnn", "tiny", clients, COHORT, clients * SAMPLES)
     partition = {"kind": "dirichlet", "samples": [SAMPLES, SAMPLES]}
@@ -164,7 +164,7 @@ def drive(method: str, clients: int, folder: Path, pipe: Connection) -> None:
 
 def memory_of(server: Any) -> dict[str, float]:
     """Return the PSS of this driver, of its server actor and of the largest of its client actors."""
-    import ray  # only here: the process that keeps the turns has no Ray
+    import ray  # only here: the parent process does not use Ray
 
     of_server = ray.get(server._server.actor.__ray_call__.remote(lambda _: os.getpid()))
     return {"driver": pss(os.getpid()), "server": pss(of_server), "actor": max(pss(s.pid) for s in server.seats)}

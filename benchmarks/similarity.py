@@ -2,10 +2,10 @@
 
     python benchmarks/similarity.py [--quick]
 
-Two questions that a server has: which of a few centres is a client most like (FedAC), and how alike is every client to
-every other. All on one thread, as rayfl computes; the variants take turns. Full weights of many clients do not fit
-into memory and would take hours: then a tile is measured, some clients and some parameters, and its time is scaled up
-(marked ~). `megabytes` is what the server must hold of its clients.
+A server asks two questions: which of a few centres is most similar to a client (FedAC), and how similar are all clients
+to each other. Everything runs on one thread, as in rayfl, and the variants take turns. Full weights of many clients do
+not fit into memory and would take hours: then only some clients and some parameters are measured, and the time is
+scaled up (marked ~). `megabytes` is what the server must hold of its clients.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from rayfl.clustering.gram import BLOCK
 from rayfl.clustering.similarity import LowRankMap
 
 CENTRES, COMPONENTS = 4, 50
-MOST = 100_000_000  # numbers of one array of weights; all of it stays below 4 GB
+MOST = 100_000_000  # maximum of numbers in one array of weights; all arrays stay below 4 GB
 LOW, LOW_ALL, COSINE, L2 = "low rank", "low rank and projection", "full cosine", "full L2"
 FIT = "fit of the map, every 100 rounds"
 
@@ -51,7 +51,7 @@ def show(report: Report) -> None:
         return "~ " * found.extrapolated + seconds(found.seconds)
 
     def ratio(row: Row, variant: str) -> str:
-        """By the server's work alone, and by that with all clients' projections, which clients do at once."""
+        """Compare with the server's work alone, and with the projections added, which clients compute in parallel."""
         slow, fast, all_fast = of(row, variant).seconds, of(row, LOW).seconds, of(row, LOW_ALL).seconds
         assert slow is not None and fast is not None and all_fast is not None
         return f"{slow / fast:,.0f} x, {slow / all_fast:.1f} x"
@@ -77,7 +77,7 @@ def show(report: Report) -> None:
 
 
 def fitted(parameters: int) -> tuple[LowRankMap, Row]:
-    """Fit the map on as few models as D directions need; rayfl does so every 100 rounds."""
+    """Fit the map on the fewest models that give D directions; rayfl fits it every 100 rounds."""
     weights = some_weights(COMPONENTS + 1, parameters)
     found: list[LowRankMap] = []
     time = timed(lambda: found.append(fit_low_rank(weights, COMPONENTS)))
@@ -95,7 +95,7 @@ def measured(clients: int, parameters: int, low_rank: LowRankMap, repetitions: i
     found = []
     for figure, pairs in (("to 4 centres", False), ("all pairs", True)):
         block = some_weights(rows, min(parameters, BLOCK if pairs else MOST // rows))
-        narrow = block[:, :1024] if pairs else block  # differences take ten times as long as products
+        narrow = block[:, :1024] if pairs else block  # for L2: differences take ten times as long as products
         others, tiles = (rows, (clients / rows) ** 2) if pairs else (CENTRES, clients / rows)
         sides = {
             LOW: Scaled(partial(cosine, sketches, sketches if pairs else sketches[:CENTRES])),
@@ -115,7 +115,7 @@ def measured(clients: int, parameters: int, low_rank: LowRankMap, repetitions: i
 
 @dataclass(frozen=True)
 class Scaled:
-    """A piece of work, and by how much its time is to be multiplied."""
+    """A piece of work, and the factor by which its time must be multiplied."""
 
     work: Callable[[], object]
     factor: float = 1.0
@@ -126,7 +126,7 @@ def some_weights(clients: int, parameters: int) -> np.ndarray:
 
 
 def full_cosine(clients: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """One matrix product in float32, blockwise so that what is read stays in cache."""
+    """Compute cosines by matrix products in float32, in blocks that stay in the cache."""
     products = np.zeros((len(clients), len(others)), np.float32)
     squares, other_squares = np.zeros(len(clients), np.float32), np.zeros(len(others), np.float32)
     for start in range(0, clients.shape[1], BLOCK):
@@ -140,7 +140,7 @@ def full_cosine(clients: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 def full_l2(clients: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """By differences, as K-means over weights needs it: the models of a federation lie close together."""
+    """Compute distances by differences, as K-means over weights must: the models of a federation are close together."""
     return cdist(clients, others, "sqeuclidean")
 
 

@@ -1,9 +1,10 @@
-"""From typing `rayfl run` to the first round of the digits, against the least that Ray takes: a start, and torch.
+"""The time from `rayfl run` to the first round of the digits, against the minimum with Ray: its start, and torch.
 
     python benchmarks/start.py [--quick]
 
-The other side is a script that starts Ray with two actors, which import torch and answer. Both are processes of their
-own and take turns. Seconds count from the start of the process to the line that it prints.
+The other side is a script that starts Ray with two actors, which import torch and answer. Each side is a process of its
+own, and the two take turns. Seconds are counted from the start of the process until it prints the line of the first
+round.
 """
 
 import os
@@ -17,7 +18,7 @@ from statistics import median
 
 from measuring import Report, Row, compared, is_quick, seconds, spread, take_turns
 
-#: What `rayfl run` prints on its way, and what has then been done.
+#: What `rayfl run` has done, and words of the line that it then prints.
 MARKS = {
     "imports": "starting Ray and the client actors",
     "Ray and the actors": "client actor",
@@ -41,7 +42,7 @@ print("round 1/", flush=True)
 
 @dataclass
 class Start:
-    """When each mark came, in seconds from the start of the process."""
+    """When each mark appeared, in seconds from the start of the process."""
 
     marks: dict[str, float] = field(default_factory=dict)
 
@@ -72,7 +73,7 @@ def main() -> None:
 
 
 def watch(command: list[str]) -> Start:
-    """Run a command to its end, and note when it printed what."""
+    """Run a command to its end, and record when it printed each mark."""
     begin, start = time.perf_counter(), Start()
     process = subprocess.Popen(
         command,

@@ -1,10 +1,10 @@
-"""A sweep against the same runs one after the other, each with a start of its own; and killed in the middle.
+"""A sweep against the same runs one after the other, each with its own start; and a sweep that is killed half-way.
 
     python benchmarks/sweep.py [--quick]
 
-Six methods and five seeds on the digits. One by one, each method is timed with seed 0, and the sum over the seeds is
-five times that. Then the sweep is killed with SIGKILL half-way and started again: its tables must equal those of the
-undisturbed sweep.
+Six methods and five seeds on the digits. One by one, each method is timed with seed 0, and the sum is multiplied by
+five, the number of seeds. Then the same sweep is killed with SIGKILL half-way and started again: its tables must equal
+those of the undisturbed sweep.
 """
 
 import subprocess

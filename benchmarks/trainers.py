@@ -1,10 +1,11 @@
-"""The ways to train, for every network of the zoo at batch 10 and 32: what `training: auto` takes against the best.
+"""The ways to train, for every network of the zoo at batch 10 and 32: what `training: auto` chooses, against the best.
 
     python benchmarks/trainers.py [--quick] [--only resnet ...]
     python benchmarks/trainers.py --only hidden channels    # around the sizes up to which auto trains together
 
-A side trains the same clients for the same steps on one thread: the loop, the loop with channels last in memory, and
-several clients at once. `auto / best` is what the rule costs; 1.00 where it takes the fastest. Seconds are CPU time.
+All sides train the same clients for the same steps on one thread: the loop, the loop with channels last in memory, and
+several clients at once. `auto / best` is the time of what auto chooses over that of the best, 1.00 if auto chooses the
+best. Seconds are CPU time.
 """
 
 import time
@@ -26,9 +27,9 @@ from rayfl.models import ZOO, FlatModel, build_model
 from rayfl.models.zoo import wants_channels_last
 
 CLASSES, VOCABULARY, WINDOW = 10, 80, 80
-CLIENTS, STEPS = 32, 5  # a multiple of every group
-SLOW = 1_000_000  # parameters from which fewer steps and turns must do
-#: By network, the images it is for; those that are not here take text.
+CLIENTS, STEPS = 32, 5  # clients: a multiple of every group's size
+SLOW = 1_000_000  # networks with more parameters get fewer steps and turns
+#: By title: a network, and the shape of its inputs; (WINDOW,) is that of text.
 SHAPES = {
     "mlp 8 x 8": ("mlp", (1, 8, 8)),
     "mlp 28 x 28": ("mlp", (1, 28, 28)),
@@ -94,7 +95,7 @@ def measured(title: str, batch: int, repetitions: int) -> list[Row]:
     slow = plain.layout.parameters > SLOW
     steps, repetitions = (1, 2) if slow else (STEPS, repetitions)
     local = LocalConfig.model_validate({"steps": steps, "batch_size": batch})
-    clients = CLIENTS if plain.layout.parameters < 100_000 else 8  # one group of those that are not dense
+    clients = CLIENTS if plain.layout.parameters < 100_000 else 8  # one group of networks that are not dense
     sides: dict[str, Callable[[], float]] = {
         LOOP: partial(by_the_loop, plain, jobs(plain, shape, batch, clients, steps), local),
         LAST: partial(by_the_loop, last, jobs(last, shape, batch, clients, steps), local),

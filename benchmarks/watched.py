@@ -14,7 +14,7 @@ from rayfl.methods.method import Method
 
 
 class Watched(Method):
-    """Goes in front of a method."""
+    """A mixin with the stopwatch: among the bases of a class, it comes before the method."""
 
     def start(self) -> None:
         super().start()

@@ -1,7 +1,7 @@
 """The work that is measured: networks and the data they are trained on, as rayfl configs.
 
-Real CIFAR-10 and Fashion-MNIST where $RAYFL_DATA has them, else images of the same shape in the same number: the
-times are the same. So the benchmarks run anywhere.
+The data are CIFAR-10 and Fashion-MNIST if $RAYFL_DATA has them, otherwise the same number of generated
+images of the same shape. The times are the same, and the benchmarks run anywhere.
 """
 
 import os
@@ -16,7 +16,7 @@ from rayfl.config import Config, load_config
 
 STEPS, BATCH = 10, 32
 PROCESSES = 2
-LAST_ROUND = 1_000_000  # no benchmark gets there: the last round of a run is special
+LAST_ROUND = 1_000_000  # so large that no benchmark reaches it: the last round of a run is special
 
 #: The files by which a data set is recognised in $RAYFL_DATA.
 _FILES = {"cifar10": ("cifar10.npz", "cifar-10-batches-py"), "fashion_mnist": ("FashionMNIST",), "tiny": ()}
@@ -25,7 +25,7 @@ _SHAPES = {"cifar10": (32, 32, 3), "fashion_mnist": (28, 28), "tiny": (8, 8)}
 
 @dataclass(frozen=True)
 class Work:
-    """A network, its data, and how many clients there are and take part in a round."""
+    """A network, its data, and how many clients there are, and how many take part in a round."""
 
     title: str
     model: str
@@ -42,8 +42,9 @@ WORKS = [
     Work("Fashion-MNIST CNN", "thesis_fashion_mnist", "fashion_mnist"),
     # FedAC's own setting: a quarter of the clients in each round.
     Work("FedAC's convnet", "fedac_cnn", "cifar10", cohort=25),
-    # A step takes a second: few clients, few steps, few images; but enough of them to test for both processes.
-    # At a higher rate it diverges at first, and the two sides' rounding grows into other accuracies.
+    # A step takes a second, so there are few clients, steps and images, but enough test images for both processes.
+    # With a higher learning rate, training diverges at first, and the two sides' rounding errors grow until their
+    # accuracies differ.
     Work("resnet9", "resnet9", "cifar10", clients=4, cohort=4, samples=7_200, lr=0.005, steps=5),
     Work("tiny CNN, 8 x 8", "digits_cnn", "tiny"),
 ]
@@ -88,7 +89,7 @@ def _data(work: Work, folder: Path) -> dict[str, Any]:
 
 
 def planted_images(count: int, shape: tuple[int, ...], classes: int = 10) -> tuple[np.ndarray, np.ndarray]:
-    """Return noisy copies of one random image per class (count, *shape), and their classes: something to learn."""
+    """Return noisy copies of one random image per class (count, *shape), and their classes, which can be learned."""
     rng = np.random.default_rng(0)
     templates = rng.integers(64, 192, (classes, *shape), dtype=np.uint8)
     labels = rng.integers(0, classes, count, dtype=np.uint8)

@@ -51,7 +51,7 @@ class LostError(RayflError):
 
 
 class NobodyLeftError(LostError):
-    """No client actor is left, and none can be started: the run cannot go on by itself."""
+    """The run cannot go on by itself: no client actor is left and none can be started, or Ray's server is silent."""
 
 
 def closest(name: str, allowed: list[str]) -> str:

@@ -1,6 +1,6 @@
 """How much memory of this machine a run needs: an estimate, made before anything large is allocated.
 
-It counts only what is certain, so a run that it refuses cannot fit. Memory on GPUs is estimated in `client.memory`.
+The estimate counts only what is certain, so a run that is refused cannot fit. For memory on GPUs, see `client.memory`.
 """
 
 import os
@@ -25,7 +25,7 @@ class Need:
 
 
 def network_need(parameters: int, processes: int = 1) -> Need:
-    """Each training process holds the weights, their gradient, the initial weights, and those the training began with.
+    """Each training process holds the weights, their gradient, the initial weights, and the weights before training.
 
     >>> network_need(1000, processes=2).bytes
     32000
@@ -79,7 +79,7 @@ def batches_need(samples_seen: int, processes: int = 1) -> Need:
 
 
 def seen_need(samples: int, sample_bytes: int, most: int, processes: int = 1) -> Need:
-    """Inputs that are kept as clients see them, rotated, blurred or noisy, with a mark each: up to `most` per process.
+    """Kept copies of transformed inputs (rotated, blurred, noisy), each with a one-byte mark: up to `most` per process.
 
     >>> seen_need(1000, sample_bytes=63, most=10**6).bytes, seen_need(1000, sample_bytes=63, most=10_000).bytes
     (64000, 10000)

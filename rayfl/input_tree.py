@@ -1,6 +1,6 @@
 """Input as a tree of plain values: strict YAML, and limits that are checked before any other code uses the values.
 
-The meaning of the keys is in `config`. This module only makes sure that a tree is small, finite and free of surprises.
+The meaning of the keys is in `config`. This module only makes sure that a tree is small, finite and of plain values.
 """
 
 import math
@@ -120,7 +120,7 @@ def _is_good(key: Any) -> bool:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """YAML without surprises: 1e-3 is a number; dates, times such as 1:30, and 010 are text; keys are text."""
+    """Reads YAML strictly: 1e-3 is a number; dates, times such as 1:30, and 010 are text; keys are text."""
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
@@ -214,7 +214,7 @@ _StrictLoader.add_implicit_resolver(
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes text that either we or plain YAML 1.1 would read as something else."""
+    """Quotes text that either this loader or plain YAML 1.1 would read as something else."""
 
     def ignore_aliases(self, data: Any) -> bool:
         """Never write aliases: repeat the value instead."""

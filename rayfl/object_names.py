@@ -14,7 +14,7 @@ from rayfl.errors import InputError
 
 _PREFIX = "python:"
 
-#: The objects by name, each with the number of runs that use it now; 0 if it came with a config of another process.
+#: The objects by name, each with the number of runs that use it now; 0 if it came with a config from another process.
 _OBJECTS: dict[str, tuple[Any, int]] = {}
 
 

@@ -99,7 +99,7 @@ def _names_of_code(config: Config) -> dict[str, list[str]]:
 
 
 def _names_in_parts(partition: PartitionConfig) -> dict[str, list[str]]:
-    """Return the code that parts of a composed partition name, and that which a file may."""
+    """Return the code that the parts of a composed partition name, or the code that a partition file may name."""
     if isinstance(partition, FilePartition):
         return {"partition.functions": partition.functions}
     if not isinstance(partition, ComposedPartition):

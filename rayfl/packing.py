@@ -49,7 +49,7 @@ def foreign(reason: str) -> str:
 
 
 def refuse_other_shapes(state: Any, like: Any, size: int, name: str = "method") -> None:
-    """Refuse a state with an array of other dimensions than in `like`, or whose models do not have this `size`.
+    """Refuse a state if an array has more or fewer dimensions than in `like`, or if models do not have this `size`.
 
     The number of clusters may change from round to round, so other lengths are accepted.
     """

@@ -32,7 +32,7 @@ def connected(config: RayConfig, keep: bool = False) -> Iterator[bool]:
     """Use the Ray that this process is connected to, or the one at `ray.address` or $RAY_ADDRESS, or start a local one.
 
     Only a Ray that was started here is shut down at the end. With `keep`, a local Ray that was started here is left
-    running for the next run of this process. Yields whether the Ray in use is such a kept one.
+    running for the next run of this process. Yields True if the Ray in use is kept in this way.
     """
     if ray.is_initialized():
         yield session() in _KEPT
@@ -213,7 +213,7 @@ def free_places(
 ) -> list[Any]:
     """Return a place for each client actor that could be started now, in addition to those on the nodes `taken`.
 
-    The places take turns over the nodes. Nodes that already hold the data come first: nothing has to be sent to them.
+    The places go to the nodes in turn. Nodes that already hold the data come first: nothing has to be sent to them.
     """
     offered = nodes(config)
     if placement_group(config) is not None:
@@ -229,7 +229,7 @@ def free_places(
 def server_strategy(config: RayConfig, trusted: Collection[str] | None = None) -> NodeAffinitySchedulingStrategy:
     """Return how Ray should place the server actor: on the head node, on the driver's node, or on a named node.
 
-    After a loss, only a `trusted` node may be chosen; if there is none, the driver's node is.
+    After a loss, the configured node is chosen only if it is in `trusted`, else the driver's node.
     """
     alive = [node for node in ray.nodes() if node["Alive"]]
     here = ray.get_runtime_context().get_node_id()

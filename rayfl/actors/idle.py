@@ -18,7 +18,7 @@ from rayfl.actors.cluster import session
 
 log = logging.getLogger(__name__)
 
-#: Seconds in which an idle actor must answer; one that does not is killed.
+#: Seconds in which an idle actor must answer; an actor that does not answer in time is killed.
 ANSWER_WITHIN = 10.0
 
 
@@ -56,7 +56,7 @@ class IdleActors:
 
     @property
     def are_held(self) -> bool:
-        """Whether some `held()` is open."""
+        """Whether a `held()` block is open."""
         return self._holders > 0
 
     def add(self, actors: Sequence[IdleActor]) -> None:

@@ -56,7 +56,7 @@ class ServerActor:
         """Receive the facts about the federation, and start the method."""
         self._fed = RayFederation(facts, epoch, actors)
         self._server = Server(config, self._fed, truth, changes)
-        return_freed_memory()  # after a loss, the memory of the previous server
+        return_freed_memory()  # after a loss, this frees the memory of the previous server
 
     def rest(self) -> None:
         """Drop everything of the run that has ended; `open` makes this actor part of the next run."""
@@ -91,7 +91,7 @@ def get(calls: Sequence[Any]) -> list[Any]:
 
 
 def _unwrapped(error: RayTaskError) -> Exception:
-    """Return the error inside a call. If the call failed because of a lost actor, that is a loss for its caller too."""
+    """Return the error inside a call; if a lost actor made the call fail, its caller gets a LostError too."""
     cause = error.cause
     if isinstance(cause, RayflError):
         return cause

@@ -33,7 +33,8 @@ from rayfl.simulation.server import RoundRecord, Server
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: Seconds between two checks of the actors, at most; and between two checks for room for more actors.
+#: LOOK_EVERY: maximum seconds between two checks of the actors. GROW_EVERY: seconds between two checks whether more
+#: actors fit.
 LOOK_EVERY = 1.0
 GROW_EVERY = 10.0
 #: Seconds for which Ray's own server may be silent. After a minute Ray would end this process without any message.
@@ -157,7 +158,7 @@ class RayServer:
         options = str(self._client_options())
         found = [idle.actor for idle in self._idle.take(options, wanted)] if self._idle else []
         if len(found) < wanted:
-            IDLE.release(keep=[self._server_options()])  # they may occupy resources that the new ones need
+            IDLE.release(keep=[self._server_options()])  # idle actors may occupy resources that new ones need
         return [*found, *(self._new_client(strategy) for _ in range(wanted - len(found)))]
 
     def _first_server(self) -> Actor:
@@ -349,7 +350,7 @@ class RayServer:
         return alive
 
     def _is_idle(self) -> bool:
-        """Whether the server's last call has ended; it should, once Ray has noticed that the actors are dead."""
+        """Whether the server's last call has ended; after a loss, it ends once Ray has noticed the dead actors."""
         return self._running is None or bool(ray.wait([self._running], timeout=self._config.ray.lost_after)[0])
 
     def _replace(self, missing: int) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from rayfl.errors import DivergedError
 
 _FINEST = 36
-_HEADROOM = 15  # values up to 2**15 are always summed exactly, whatever the weights add up to
+_HEADROOM = 15  # values below 2**15 never overflow the sum, whatever the weights add up to
 
 
 def fraction_bits(total_weight: int) -> int:

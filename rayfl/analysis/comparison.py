@@ -1,6 +1,6 @@
 """Comparing runs: methods against each other over settings and seeds, paired if seed, data and start are the same.
 
-The input are runs, the output are tables of numbers, and notes; `comparison_tables` prints them.
+The input is a list of runs; the output is tables of numbers, and notes. `comparison_tables` prints them.
 """
 
 import math
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
     from rayfl.results import Run
 
-#: The seed of a run, and that of its partition.
+#: The seed of a run, and the seed of its partition.
 Seeds = tuple[int, int]
 Cell = dict[Seeds, Measured]
 #: Numbers of single runs that a table shows as means over seeds.
 FIGURES = ("worst10", "client_std", "ari", "misclustering", "clusters")
-#: Of runs whose clients change their planted clusters: the share of drifts that a metric came back from, and how soon.
+#: If clients change their planted clusters: the share of drifts after which a metric recovers, and the rounds it takes.
 RECOVERY = ("recovered", "rounds_to_recovery", "ari_recovered", "ari_rounds_to_recovery")
 COSTS = ("rounds_to_target", "mb_to_target", "seconds_to_target")
 
@@ -114,7 +114,7 @@ def _check_metric(runs: "Sequence[Run]", metric: str) -> None:
 def _cells(
     runs: "list[Run]", labels: TableLabels, metric: str, at: At, target: float | None, notes: list[str]
 ) -> dict[tuple[str, str], Cell]:
-    """Measure the runs, and put each into its cell by its seeds."""
+    """Measure the runs, and return them by setting and method, then by seeds."""
     cells: dict[tuple[str, str], Cell] = defaultdict(dict)
     for run, row, column in zip(runs, labels.rows, labels.columns, strict=True):
         measured = measure(run, metric, at, target)
@@ -137,7 +137,7 @@ def _cells(
 
 
 def _baseline(asked: str | None, cells: dict[tuple[str, str], Cell]) -> str | None:
-    """Return the row with which others are compared; by default that of fedavg, if there is one."""
+    """Return the row with which others are compared; by default the row of fedavg, if there is exactly one."""
     rows = sorted({row for _, row in cells}, key=natural_order)
     if asked is None:
         return _only_row(cells, "fedavg")

@@ -49,7 +49,7 @@ def seed_notes(cells: _Cells) -> list[str]:
 
 
 def test_notes(pairs: Mapping[str, int]) -> list[str]:
-    """Return a note where too few runs are paired for a test; `pairs` counts, by setting, the pairs with the best."""
+    """Return notes on too few pairs for a test; `pairs` counts the runs that are paired with the best, by setting."""
     notes = []
     for n in sorted({n for n in pairs.values() if not can_tell(n)}):
         where = [setting for setting, found in pairs.items() if found == n]
@@ -100,7 +100,7 @@ def pairing_notes(cells: _Cells, baseline: str | None) -> list[str]:
 
 
 def _difference(run: "Run", other: "Run") -> str:
-    """Return as text in what two runs differ, and by which keys."""
+    """Return a text that says how the starts of two runs differ, and which config keys may be the reason."""
     ours, theirs = run.fingerprints, other.fingerprints
     known = ours is not None and theirs is not None
     words = [_WORDS[name] for name in ours.differing(theirs)] if known else ["another start"]  # type: ignore[union-attr, arg-type]

@@ -1,4 +1,4 @@
-"""How runs come through changes of the planted clusters: how far a metric falls, and when it is back."""
+"""How changes of the planted clusters affect a run: how far a metric falls, and when it is back."""
 
 import math
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 #: A metric is back when it is at most this much worse than before.
 TOLERANCE = 0.01
-#: What it was before is the mean of so many evaluated rounds.
+#: The value before a drift is the mean of this many evaluated rounds.
 WINDOW = 3
 _COLUMNS = ["round", "until", "changed", "before", "worst", "rounds_to_recovery"]
 
@@ -20,24 +20,26 @@ _COLUMNS = ["round", "until", "changed", "before", "worst", "rounds_to_recovery"
 def drifts(run: "Run", metric: str = "accuracy", tolerance: float = TOLERANCE, window: int = WINDOW) -> "pd.DataFrame":
     """Return a row for each drift of a run: round, until, changed, before, worst, rounds_to_recovery.
 
-    A drift begins in the `round` in which clients change, and lasts `until` the last change before the metric is back:
-    changes that come before that belong to it, so a gradual drift is one. `changed` counts the changes of all clients.
-    `before` is the mean of the last `window` evaluated rounds before it, `worst` the worst value on the way. The metric
-    is back in the first evaluated round in which it is at most `tolerance` worse than before: so many rounds after the
-    first change, 0 if it never fell, NaN if it has not been back. ARI is against the truth of each round. Changes
-    before the first evaluated round have no row.
+    A drift begins in the `round` in which clients change. The metric is back in the first evaluated round in which it
+    is at most `tolerance` worse than before. All changes until then belong to the same drift, so a gradual drift is one
+    row: `until` is the round of the last of these changes, and `changed` counts the changes of all clients.
+
+    `before` is the mean of the last `window` evaluated rounds before the drift, `worst` the worst value during it.
+    `rounds_to_recovery` counts the rounds from `round` until the metric is back: 0 if `round` is evaluated and the
+    metric has not fallen, NaN if the metric is not back yet. ARI is measured against the planted clusters of each
+    round. Changes before the first evaluated round have no row.
     """
     import pandas as pd
 
     sign = -1 if lower_is_better(metric) else 1
     values, changes = sign * by_round(run, metric), by_round(run, "changed")
     rows = []
-    done = 0  # the last round of the drift before
+    done = 0  # the last round of the previous drift
     for number in changes[changes > 0].index.tolist():
         if number <= done:
             continue
         before, after = values[values.index < number].tail(window), values[values.index >= number]
-        if before.empty:  # before the first evaluation: there is nothing to come back to
+        if before.empty:  # before the first evaluation, there is no value to recover
             continue
         level = float(before.mean())
         back = after.index[(after >= level - tolerance).to_numpy()]

@@ -15,7 +15,7 @@ from rayfl.config import Config, dotted_keys
 if TYPE_CHECKING:
     from rayfl.results import Run
 
-#: Keys that never tell runs apart: repetitions, and where and how results are computed and written.
+#: Keys that are never part of a label: names and seeds, and where and how results are computed and written.
 NOT_COMPARED = (
     "arrive.tune",
     "callbacks",
@@ -70,7 +70,7 @@ def labels(runs: "Sequence[Run]", without: Collection[str] = ()) -> list[Label]:
 def config_value(run: "Run", key: str) -> Any:
     """Return the value of a dotted config key; None if the run's config does not have it.
 
-    A list, or a section with keys of its own, is returned as text, so that it can stand in a table.
+    A list, or a section with keys of its own, is returned as text, so that it fits into a cell of a table.
     """
     value: Any = run.config.to_tree()
     for part in key.split("."):
@@ -97,7 +97,7 @@ def method_names(configs: Sequence[Config], without: Collection[str] = ()) -> li
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """Shorten import paths to their class or function, where that tells them apart.
+    """Shorten each import path to its class or function, unless another name would then be the same.
 
     >>> short_names(["fedavg", "mine:Median", "a:Net", "b:Net"])
     ['fedavg', 'Median', 'a:Net', 'b:Net']
@@ -107,19 +107,19 @@ def short_names(names: Sequence[str]) -> list[str]:
 
 
 def varying(all_keys: Iterable[Keys]) -> list[str]:
-    """Return the keys that do not have the same value in all, in their order; to have no value counts as one."""
+    """Return the keys whose values differ, in their order; a missing key counts as None."""
     every = list(all_keys)
     names = {key: None for each in every for key in each}
     return [key for key in names if len({repr(each.get(key)) for each in every}) > 1]
 
 
 def below(key: str, names: Collection[str]) -> bool:
-    """Whether a key is one of these, or inside one."""
+    """Whether a key is one of `names`, or inside one of them."""
     return any(key == name or key.startswith(f"{name}.") for name in names)
 
 
 class Written:
-    """How keys and values are written: as short as tells them apart among these configs."""
+    """How keys and values are written: as short as possible, but different among these configs."""
 
     def __init__(self, all_keys: Sequence[Keys]) -> None:
         self._values: dict[str, dict[str, Any]] = {}
@@ -129,7 +129,7 @@ class Written:
         self._among: Collection[str] = set(self._values)
 
     def among(self, keys: Collection[str]) -> "Written":
-        """Write names of keys as if only these were shown."""
+        """Shorten the names of keys as if only these keys were shown."""
         self._among = keys
         return self
 
@@ -138,7 +138,7 @@ class Written:
         return [f"{self.name(key)}={self.value(key, mine[key])}" for key in keys if key in mine]
 
     def name(self, key: str) -> str:
-        """Return the last word of a key, or all of it if another key that is shown ends in the same."""
+        """Return the last word of a key, or the whole key if another shown key ends in the same word."""
         plain = key.removesuffix(".name")
         last = plain.rpartition(".")[2]
         others = [other.removesuffix(".name").rpartition(".")[2] for other in self._among if other != key]

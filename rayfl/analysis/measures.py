@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from rayfl.results import Run
 
-#: By which rounds a run is judged. The round with the best test value is not offered: test data would choose it.
+#: The rounds by which a run is judged. The round with the best test value is not offered: test data would choose it.
 At = Literal["last", "last3", "best-validation"]
 _LAST = {"last": 1, "last3": 3}
 _KEYS = ("run", "method", "seed", "round", "extras")
@@ -23,7 +23,7 @@ _WORST_SHARE = 10
 
 @dataclass(frozen=True)
 class Measured:
-    """The numbers of one run: means over the rounds by which it is judged; NaN where it has none."""
+    """The numbers of one run: means over the rounds by which it is judged; NaN if a number is missing."""
 
     run: "Run"
     rounds: tuple[int, ...]
@@ -121,7 +121,7 @@ def _clients(run: "Run", metric: str, rounds: tuple[int, ...], figures: dict[str
 
 
 def _recovery(run: "Run", metric: str) -> dict[str, float]:
-    """Return from how many of the run's drifts the metric came back, and in how many rounds; the same of ARI."""
+    """Return the share of drifts after which the metric was back, and the mean rounds until then; the same for ARI."""
     figures: dict[str, float] = {}
     for name, prefix in ((metric, ""), ("ari", "ari_")):
         found = drifts(run, name)["rounds_to_recovery"]

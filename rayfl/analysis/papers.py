@@ -1,8 +1,8 @@
 """What the papers print in their tables, and our runs beside it.
 
 The values are in `papers.csv`: paper, table, dataset, setting, K, method, metric, mean, std; accuracy and macro-F1 in
-percent. A printed row is matched with a run by what the run's config says of method, data, partition and clusters. Some
-rows are of another moment than the end of a run: after fine-tuning, or after a stage of SR-FCA.
+percent. A printed row is matched with a run by the run's config: method, data, partition and number of clusters. Some
+rows do not show the end of a run, but the moment after fine-tuning or after a stage of SR-FCA.
 """
 
 import re
@@ -32,13 +32,13 @@ _METHODS = {
     "ONE_SHOT-IFCA": "oneshot_ifca",
 }
 _ADDONS = {"CAM": ["cam"], "CKS": ["cks"], "CON": ["con"], "CON&CKS": ["con_cks"]}
-#: Names of metrics in the file that are not those of the tables.
+#: Metrics whose names in the file differ from those of our columns.
 _METRICS = {
     "misclustering error": "misclustering",
     "test accuracy % (std column holds the printed variance)": "accuracy",
 }
 _VARIANCE = "printed variance"
-#: In names of methods whose models are trained once more by each client before they are tested.
+#: Part of a method's name if each client trains its model once more before the test.
 _FINETUNED = "-Finetune"
 
 
@@ -113,18 +113,18 @@ def beside_paper(comparison: Comparison, table: str) -> PaperTable:
 
 
 def would_match(config: Config, line: Mapping[str, Any]) -> bool:
-    """Whether a finished run with this config stands beside this line of `printed`."""
+    """Whether a finished run with this config would be put beside this line of `printed`."""
     row = _PrintedRow.named(line["method"])
     return row.reached_by(config) and _matches(config, {**line, "method": row.method})
 
 
 @dataclass(frozen=True)
 class _PrintedRow:
-    """The method that a row is of, and the moment: the end of a run unless it says otherwise."""
+    """The method of a printed row, and the moment that the row shows: by default, the end of a run."""
 
     method: str
     finetuned: bool = False
-    stage: tuple[str, int] | None = None  # of SR-FCA, and the number of the refinement
+    stage: tuple[str, int] | None = None  # the stage of SR-FCA, and the number of the refinement
 
     @classmethod
     def named(cls, name: str) -> "_PrintedRow":
@@ -136,7 +136,7 @@ class _PrintedRow:
         return cls(name)
 
     def reached_by(self, config: Config) -> bool:
-        """Whether a run with this config comes to this moment."""
+        """Whether a run with this config reaches this moment."""
         options = config.method.options
         stages = 1 + int(options.get("refinements", 0))
         return (not self.finetuned or options.get("finetune") is True) and (
@@ -203,21 +203,21 @@ def _matches(config: Config, line: dict[str, Any]) -> bool:
 
 
 def _same_data(config: Config, dataset: str) -> bool:
-    """Whether the data are those: by the name of the source, or as a word in the path of a file of one's own."""
+    """Whether the data set is `dataset`: by the name of the source, or by a word in the path of the user's file."""
     path = str(getattr(config.data, "path", None) or "").lower()
     return config.data.source == dataset or re.search(rf"(?<![a-z0-9]){dataset}(?![a-z0-9])", path) is not None
 
 
 def _same_clusters(config: Config, printed_k: str) -> bool:
-    """Whether the method was given the printed number of clusters; FedAvg has one, and some tables print none."""
+    """Whether the method was given the printed number of clusters, if there is one; FedAvg has one cluster."""
     return not printed_k.isdigit() or int(printed_k) == config.method.options.get("clusters", 1)
 
 
 def _same_method(config: Config, name: str) -> bool:
-    """Whether a run is of the method that a paper calls so."""
+    """Whether a paper's name of a method stands for the method of this config."""
     options = config.method.options
     addons = list(options.get("addons", []))
-    if both := re.fullmatch(r"FedAvg\+(\w+)", name):  # thesis Table 7.5: CAM's two models, trained apart
+    if both := re.fullmatch(r"FedAvg\+(\w+)", name):  # thesis Table 7.5: CAM's two models, trained separately
         apart = options.get("cam", {}).get("residual") is False
         return addons == ["cam"] and apart and config.method.name == both[1].lower()
     if addons == ["cam"] and options.get("cam", {}).get("residual") is False:

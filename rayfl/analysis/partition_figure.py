@@ -21,10 +21,10 @@ from rayfl.data.dataset import Dataset, Transform
 from rayfl.data.partition import Partition
 from rayfl.errors import InputError
 
-#: What figures may end in.
+#: Endings that a figure's file name may have.
 FIGURES = tuple(f".{name}" for name in sorted(FigureCanvasAgg.get_supported_filetypes()))
 
-_MOST_BARS = 120  # clients; beyond, gaps between their bars would hide them
+_MOST_BARS = 120  # with more clients, the gaps between the bars would hide the bars
 _MOST_NAMES = 40  # clients whose names fit under the figure
 _TRAIN, _VALIDATION, _TEST = "#3b4a5a", "#6f8296", "#a9b8c6"
 
@@ -39,7 +39,7 @@ def draw_partition(partition: Partition, dataset: Dataset, path: str | Path, dpi
     per_row = 4
     image_rows = -(-len(images) // per_row)
     height = 5.0 + 0.9 * image_rows
-    # A Figure with its own canvas: pyplot would keep global state and might look for a screen.
+    # A Figure with its own canvas: pyplot would keep global state and might need a display.
     figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     grid = figure.add_gridspec(2 + image_rows, 1, height_ratios=[1.2, 3.0, *[0.9] * image_rows])
@@ -116,14 +116,14 @@ def _draw_shares(figure: Figure, axes: Axes, counts: np.ndarray) -> None:
 
 
 def _class_colours(classes: int) -> list[str]:
-    """Return the colours of clusters where there are enough of them, else a scale from dark to light."""
+    """Return the colours of clusters if there are enough for the classes, else a scale from dark to light."""
     if classes <= 8:
         return [cluster_colour(number) for number in range(classes)]
     return [to_hex(colour) for colour in colormaps["viridis"](np.linspace(0, 1, classes))]
 
 
 def _cluster_names(partition: Partition) -> dict[int, str]:
-    """Return what is written over each cluster: how all of its clients see their samples, where they agree."""
+    """Return the text above each cluster: the transform that all of its clients share, or else its number."""
     assert partition.true_cluster is not None
     names = {}
     for cluster in np.unique(partition.true_cluster).tolist():
@@ -135,7 +135,7 @@ def _cluster_names(partition: Partition) -> dict[int, str]:
 
 
 def _mark_clusters(sizes: Axes, classes: Axes, clusters: np.ndarray, names: dict[int, str]) -> None:
-    """Put a bar over each cluster, its name where there is room, and a line where the next begins."""
+    """Draw a bar above each cluster, its name if there is room, and lines between clusters."""
     starts = np.flatnonzero(np.diff(clusters, prepend=-1))
     ends = np.append(starts[1:], len(clusters))
     for start, end in zip(starts, ends, strict=True):

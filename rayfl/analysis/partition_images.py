@@ -8,12 +8,12 @@ from rayfl.analysis.colours import colour as cluster_colour
 from rayfl.data.dataset import Dataset
 from rayfl.data.partition import Partition
 
-#: Clusters that are shown, and samples of each.
+#: Maximum of clusters that are shown, and of samples of each.
 MOST_CLUSTERS, SAMPLES = 8, 4
 
 
 def shown_clusters(partition: Partition, dataset: Dataset) -> list[int]:
-    """Return the clusters whose samples can be shown: of images, the first few, if transforms set any apart."""
+    """Return the first few clusters, if samples are images and clients have transforms; otherwise none."""
     if dataset.kind != "image" or dataset.input_shape[0] not in (1, 3) or partition.transform_of is None:
         return []
     clusters = [0] if partition.true_cluster is None else np.unique(partition.true_cluster).tolist()
@@ -46,7 +46,7 @@ def draw_samples(axes: Axes, partition: Partition, dataset: Dataset, cluster: in
 
 
 def _different(pool: np.ndarray, dataset: Dataset) -> np.ndarray:
-    """Return a sample of each of the first classes, else the first samples."""
+    """Return one sample of each of the first few classes; without classes, the first samples."""
     if dataset.targets == "class":
         _, first = np.unique(dataset.labels[pool], return_index=True)
         pool = pool[first[:SAMPLES]]

@@ -14,7 +14,7 @@ from rayfl.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-#: What tables may end in.
+#: Endings that a table's file name may have.
 TABLES = (".parquet", ".csv")
 
 
@@ -33,9 +33,10 @@ def check_partition_file(path: Path) -> None:
 def write_partition(
     partition: Partition, dataset: Dataset, path: Path, config: Mapping[str, Any] | None = None
 ) -> Path:
-    """Write who has which sample as a table, or as a figure, by how the file's name ends; return its path.
+    """Write which client has which samples, and return the file's path.
 
-    A Parquet file is complete: partition.kind=file deals by it. `config` is noted in it, as how it was made.
+    The ending of the file's name decides whether it is a table or a figure. A Parquet file is complete:
+    partition.kind=file can make the same partition from it. Its metadata have `config`, for people to read.
     """
     if path.suffix.lower() not in TABLES:
         from rayfl.analysis.partition_figure import draw_partition
@@ -60,7 +61,7 @@ def partition_table(partition: Partition, dataset: Dataset) -> "pd.DataFrame":
     """Return a row per client and sample: client, sample, split, label as the client sees it, cluster, transform.
 
     Labels, planted clusters and transforms are those before the first round; a transform is its number in
-    `partition.transforms`. Public samples have no client. Where clients have names there is a column `name`.
+    `partition.transforms`. Public samples have no client. If clients have names, there is a column `name`.
     """
     import pandas as pd
 

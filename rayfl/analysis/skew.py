@@ -7,7 +7,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Skew:
-    """Measures of a partition: 0 where clients are alike; effective classes are then the most that there can be."""
+    """Measures of a partition: 0 if all clients are alike; effective classes are then those of all labels together."""
 
     jensen_shannon: float
     hellinger: float
@@ -16,7 +16,10 @@ class Skew:
 
 
 def measure_skew(counts: np.ndarray) -> Skew:
-    """Return the measures of samples per client and class (clients, classes); of labels, plain means over clients."""
+    """Return the measures for numbers of samples per client and class (clients, classes).
+
+    Measures of labels are unweighted means over clients.
+    """
     return Skew(
         float(jensen_shannon(counts).mean()),
         float(hellinger(counts).mean()),
@@ -26,9 +29,9 @@ def measure_skew(counts: np.ndarray) -> Skew:
 
 
 def jensen_shannon(counts: np.ndarray) -> np.ndarray:
-    """Return the Jensen-Shannon distance of each client's labels to those of all together, from 0 to 1.
+    """Return the Jensen-Shannon distance of each client's labels to those of all clients together, from 0 to 1.
 
-    The square root of the divergence in bits.
+    The distance is the square root of the divergence in bits.
 
     >>> jensen_shannon(np.array([[4, 0], [2, 2]])).round(4).tolist()
     [0.3714, 0.2209]
@@ -40,7 +43,7 @@ def jensen_shannon(counts: np.ndarray) -> np.ndarray:
 
 
 def hellinger(counts: np.ndarray) -> np.ndarray:
-    """Return the Hellinger distance of each client's labels to those of all together, from 0 to 1.
+    """Return the Hellinger distance of each client's labels to those of all clients together, from 0 to 1.
 
     >>> hellinger(np.array([[4, 0], [2, 2]])).round(4).tolist()
     [0.366, 0.1846]

@@ -58,7 +58,7 @@ def paired_difference(ours: Sequence[float] | np.ndarray, others: Sequence[float
 
 
 def bootstrap_interval(values: Sequence[float] | np.ndarray, level: float = 1 - LEVEL) -> tuple[float, float]:
-    """Return the percentile bootstrap interval of the mean; the same for the same values.
+    """Return the percentile bootstrap interval of the mean; the same values always give the same interval.
 
     With few values it is too narrow: three values have only ten different means of resamples.
     """
@@ -85,14 +85,14 @@ def sign_flip_test(differences: Sequence[float] | np.ndarray) -> float:
     if n == 0:
         return math.nan
     scale = np.abs(found).sum()
-    # The sums of one set of numbers with other signs differ in their last bits.
+    # Rounding: flips whose sums are equal in theory may differ in their last bits.
     reached = abs(found.sum()) - 1e-12 * scale
     if n <= MOST_EXACT:
         flips = 1 - 2.0 * ((np.arange(2**n)[:, None] >> np.arange(n)) & 1)
         return float(np.mean(np.abs(flips @ found) >= reached))
     rng = np.random.default_rng(n)
     far = 0
-    for _ in range(10):  # in pieces, for the memory
+    for _ in range(10):  # in pieces, to save memory
         flips = rng.choice([-1.0, 1.0], (_FLIPS // 10, n))
         far += int(np.sum(np.abs(flips @ found) >= reached))
     return (far + 1) / (_FLIPS + 1)

@@ -35,7 +35,7 @@ def print_tables(tables: list[Table], notes: list[str], console: Console) -> Non
             rich.add_column(escape(name), justify="left" if number < table.names else "right")
         for row in table.rows:
             rich.add_row(*[_rich(cell) for cell in row])
-        # Not the table's own title, which would be wrapped to its width.
+        # Print the title here: rich would wrap the table's own title to the width of the table.
         console.print(("\n" if position else "") + table.title, style="bold", markup=False, soft_wrap=True)
         console.print(rich)
     for note in [*_legend(tables, "bold and *"), *notes]:
@@ -83,7 +83,7 @@ def _latex_table(table: Table) -> str:
     group = None
     for row in table.rows:
         texts = list(map(shown, row))
-        if table.names > 1:  # a name that is that of the row above is not repeated
+        if table.names > 1:  # do not repeat the name of the row above
             if texts[0] == group:
                 texts[0] = ""
             else:
@@ -115,8 +115,8 @@ _LATEX = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
-    '"': "''",  # the proper sign needs another font encoding
-    "[": "{[}",  # at the start of a row, \\ would take it for an option
+    '"': "''",  # the straight quote needs another font encoding
+    "[": "{[}",  # at the start of a row, LaTeX would read it as an option of the \\ before
     "±": r"$\pm$",
     "†": r"$^{\dagger}$",
 }

@@ -1,6 +1,6 @@
 """Rows and columns of a comparison, written by the rule of `labels`.
 
-A row is a method with its add-ons and options, a column is all else that a run depends on but its seeds.
+A row is a method with its add-ons and options. A column is everything else that a run depends on, except the seeds.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import Any
 from rayfl.analysis.labels import Keys, Written, below, compared_keys, method_names, short_names, varying
 from rayfl.config import Config
 
-#: What may be tuned for each method. It makes a column of its own only if one method has several values of it.
+#: Keys that may be tuned for each method. They make columns of their own only if one method has several values of them.
 _TUNED = ("local", "participation", "partition.public")
 _KINDS = ("data.source", "partition.kind")
 
@@ -58,7 +58,7 @@ def _column_labels(settings: list[Keys]) -> list[str]:
 
 
 def _told_apart(bases: list[str], keys: list[Keys], separator: str) -> list[str]:
-    """Add to each base the keys in which those with the same base differ."""
+    """Add to each base name the keys in which runs with the same base name differ."""
     alike: dict[str, list[Keys]] = defaultdict(list)
     for base, mine in zip(bases, keys, strict=True):
         alike[base].append(mine)

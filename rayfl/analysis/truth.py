@@ -108,7 +108,7 @@ def _normalised_mutual_information(together: np.ndarray) -> float:
     shares = together / together.sum()
     true, found = entropy(shares.sum(axis=1)), entropy(shares.sum(axis=0))
     if true == found == 0:
-        return 1.0  # one cluster on either side: the same
+        return 1.0  # one cluster on each side: the same
     shared = true + found - entropy(shares)
     return max(0.0, shared / ((true + found) / 2))
 
@@ -116,6 +116,6 @@ def _normalised_mutual_information(together: np.ndarray) -> float:
 def _labels(labels: Any) -> np.ndarray:
     if isinstance(labels, np.ndarray) and np.issubdtype(labels.dtype, np.integer):
         return labels
-    import pandas as pd  # knows every way to say that there is no label
+    import pandas as pd  # pandas accepts None, NaN and NA for no label
 
     return pd.array(labels, dtype="Int64").to_numpy(dtype=np.int64, na_value=-1)

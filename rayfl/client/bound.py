@@ -61,7 +61,7 @@ class BoundRows:
         return [matrix[rows] for matrix in self._models]
 
     def add_gradient(self, rows: slice, parameters: torch.Tensor, gradient: torch.Tensor) -> None:
-        """Add to the gradient of some rows."""
+        """Add the term's gradient to the gradient of some rows."""
         for where, models in self._parts(rows):
             self.term.add_gradient(parameters[:, where], gradient[:, where], models, self._own[rows])
 
@@ -91,8 +91,9 @@ class BoundRows:
 def rows_like(like: torch.Tensor, count: int, size: int) -> torch.Tensor:
     """Return a matrix of zeros whose rows begin at equally aligned addresses.
 
-    There is always a gap after each row, even where alignment does not need one. It makes elementwise kernels process
-    the rows one by one, each split in the same way into vector registers and a remainder, and not all rows as a block.
+    There is always a gap after each row, even where alignment does not need one. Because of the gap, elementwise
+    kernels do not process all rows as a block but one by one, each split in the same way into vector registers and a
+    remainder.
     """
     return like.new_zeros(count, (size // ALIGNED + 1) * ALIGNED)[:, :size]
 

@@ -43,7 +43,7 @@ def faster_together(model: FlatModel, batch_size: int, device: str, capability: 
     # Beyond these sizes, the weights of several clients no longer fit the caches. Measured speed-up over the loop by
     # number of parameters, AVX2 / AVX-512 at batch 10: dense networks 25,000: 1.5 / 1.5, 50,000: 1.0 / 1.1, 75,000:
     # 1.0 / 0.9; convolutional networks, against the loop with the faster memory layout, 46,000: 1.2 / 1.4, 80,000:
-    # 1.1 / 1.0, 175,000: 0.9 / 0.9 (`trainers --only hidden channels`).
+    # 1.1 / 1.0, 175,000: 0.9 / 0.9 (`benchmarks/trainers.py --only hidden channels`).
     if kinds <= DENSE:
         return model.layout.parameters <= 50_000 and batch_size <= 128
     # The speed of grouped convolutions depends on the library's kernels; on other CPUs it has not been measured.
@@ -71,7 +71,7 @@ def try_together(
 def vectorisable(
     model: FlatModel, inputs: torch.Tensor, shorter: Collection[int] = (), task: Task = CLASSIFICATION
 ) -> str | None:
-    """Return why training this network together would not give what the loop gives; None if it would.
+    """Return why training this network for several clients at once would not give the loop's results; None if it would.
 
     A step is tried on the device of `inputs`: with all of them as a full batch, and with the first few as `shorter`
     batches. So problems show up here and not in the results: `vmap` may not support the network, the network may draw

@@ -31,7 +31,7 @@ class Client:
 
     @property
     def rng(self) -> np.random.Generator:
-        """A random generator for this client, round and call."""
+        """A random generator for this client, round and stream; every call of `fed.map` starts it again."""
         if self._rng is None:
             keys = (self.round, self.number, self._stream)
             self._rng = generator(self._worker.config.seed, Purpose.MAP, *keys)
@@ -76,7 +76,7 @@ class Client:
         return self._worker.samples(self.number, of(self.number), self.round)
 
     def public(self, samples: np.ndarray) -> torch.Tensor:
-        """Return public samples with these numbers, as networks see them; no client owns them."""
+        """Return the public samples with these numbers, as networks see them; public samples belong to no client."""
         return self._worker.dataset.batch(samples)[0].to(self.device)
 
     def label_counts(self) -> np.ndarray:
@@ -95,7 +95,7 @@ class Client:
         return None if found is None else found.copy()
 
     def keep(self, name: str, vector: np.ndarray) -> None:
-        """Keep a vector, as long as a model or its parameters, for later rounds; checkpoints save it."""
+        """Keep a vector of the size of a model or of its parameters for later rounds; checkpoints save it."""
         size, parameters = self.layout.size, self.layout.parameters
         if vector.shape not in ((size,), (parameters,)):
             raise ValueError(f"a vector of shape {vector.shape} cannot be kept: it must be as long as a model, {size}")
@@ -127,7 +127,8 @@ class Client:
         """Return the loss of models (K, size) on each training sample, in eval mode (K, n).
 
         The outputs of the model `beside` (size,), if given, are added to those of each model (CAM, Eq. 2). With `most`,
-        at most so many samples count, drawn by this client's random numbers: the same ones in all calls of a round.
+        at most that many samples count, drawn with `rng`. All calls of `fed.map` in a round with the same stream use
+        the same samples, if they draw nothing else before.
         """
         (inputs, labels), stack = self.samples(), self._tensor(vectors)
         if most is not None and len(labels) > most:

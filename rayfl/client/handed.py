@@ -34,7 +34,7 @@ class Personal:
 
 @dataclass(frozen=True)
 class Overlay:
-    """The client's own model with one part (`models.part`) replaced by a given model: personal and shared layers.
+    """The client's own model with one part (`models.part`) taken from a given model: personal and shared layers.
 
     A client without a model of its own uses the initial model instead. A client that is given no model (-1) uses its
     own model unchanged.
@@ -65,7 +65,10 @@ class Each:
 
 @dataclass(frozen=True)
 class Sent:
-    """Any value that clients need. `bytes` is its size; `new` clients receive it now, the others already have it."""
+    """Any value that clients need.
+
+    `bytes` is its size, and `new` is the number of clients that receive it now; the others already have it.
+    """
 
     value: Any
     bytes: int

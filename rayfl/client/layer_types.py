@@ -1,4 +1,4 @@
-"""The layer types that trainers and evaluation know, listed by what can be done with them; only listed here."""
+"""The layer types that trainers and evaluation know, grouped by what can be done with them. There is no other list."""
 
 from torch import nn
 

@@ -164,7 +164,7 @@ class _Flow:
         self.apply(layer)
 
     def apply(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Apply a function that maps 0 to 0 to all numbers, in their current layout."""
+        """Apply a function to all numbers in their current layout; it must turn zeros into zeros."""
         numbers = self._numbers
         self._numbers = [function(maps) for maps in numbers] if isinstance(numbers, list) else function(numbers)
 
@@ -188,12 +188,12 @@ def _side_by_side(rows: torch.Tensor) -> torch.Tensor:
 
 
 def _convolve(layer: nn.Conv2d, own: dict[str, torch.Tensor], flow: _Flow) -> None:
-    """Convolve all models as one grouped convolution; on AVX2, in the shapes that its kernels do fastest.
+    """Convolve all models as one grouped convolution; on AVX2, in the shapes for which the kernels are fastest.
 
     Measured on AVX2, milliseconds per model, forward and backward, 32 images of 32 x 32 pixels. A 5 x 5 convolution to
     6 channels: 3.9 in groups of 3 input channels, because the weight gradient then has no optimised kernel; 2.2 with
-    one model at a time; 1.5 to 8 channels of which two are zeros. The next convolution, to 16 channels in groups: 1.8
-    from 6 channels, 1.5 from 8.
+    one model at a time; 1.5 with 8 channels instead of 6, two of them zeros. The next convolution, to 16 channels in
+    groups: 1.8 from 6 channels, 1.5 from 8.
     """
     weight, bias = own["weight"], own.get("bias")
 
@@ -256,7 +256,7 @@ def aligned(
 
     Padding may add outputs. It is needed because MKL's order of summation depends on the operands' addresses (modulo 16
     bytes on the CPU where this was measured). In stacks of inputs, outputs and gradients, all rows are aligned equally
-    only if their sizes are multiples of that.
+    only if the rows' sizes are multiples of that number of bytes.
     """
     outputs, features = weight.shape[-2:]
     samples = inputs.shape[-2]
@@ -270,7 +270,7 @@ def aligned(
 
 
 def _leaves(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """Yield the layers in the order of their calls; a layer that is called twice comes twice."""
+    """Yield the layers in the order of their calls; a layer that is called twice is yielded twice."""
     if type(module) is not nn.Sequential:
         yield path, module
         return
@@ -283,7 +283,7 @@ def _pooled_first(leaves: list[tuple[str, nn.Module]]) -> list[tuple[str, nn.Mod
     """Swap each ReLU with the max pooling that directly follows it.
 
     The ReLU then has fewer numbers to process, and the result is the same: a ReLU keeps the order of numbers, and where
-    the largest is not above 0, no gradient passes in either order.
+    the largest number is not above 0, no gradient passes in either order.
     """
     turned = list(leaves)
     for at, (first, second) in enumerate(pairwise(leaves)):

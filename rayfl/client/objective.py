@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class Term(ABC):
     """A term of the objective. On workers the field `models` is None: the functions below get the models as arguments.
 
-    Their argument `models[k]` (rows, n) has, in each row, the k-th model that this client was given. There is one model
-    per client, or with `all_models` the whole stack, in which the client's own model is number `own[row]`.
+    Their argument `models[k]` (rows, n) has, in each row, the k-th model that the row's client was given. There is one
+    model per client, or with `all_models` the whole stack, in which the client's own model is number `own[row]`.
     """
 
     models: Models | Personal | None

@@ -1,4 +1,4 @@
-"""What the server asks a worker to do, as data. Models are named by their place in the shared stacks, not included."""
+"""What the server asks a worker to do, as data. An order contains no models, only their places in shared stacks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -54,7 +54,7 @@ class MapOrder:
 
 
 #: Where a worker finds a model to test: a row of the stack (-1: the initial model), a client's slot, or both: then a
-#: part of the model in the slot (None: of the initial model) is replaced by that part of the row.
+#: part of the model in the slot (None: of the initial model) is replaced by the same part of the model in the row.
 Source = int | str | tuple[int, str | None]
 
 #: A source for each model of a mixture, and the clients that are tested with them.
@@ -63,10 +63,10 @@ Task = tuple[tuple[Source, ...], np.ndarray]
 
 @dataclass(frozen=True)
 class EvaluateOrder:
-    """See Federation.evaluate. For each model of the mixture, `laid` names the part that replaces that of another."""
+    """See Federation.evaluate. For each model of the mixture, `laid` names the part that is taken from the stack."""
 
     tasks: list[Task]
     combine: Combine
     laid: tuple[Part, ...]
     split: Split = "test"
-    round: int = 0  # clients may see their samples otherwise from some round on
+    round: int = 0  # how clients see their samples may change with the round

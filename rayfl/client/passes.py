@@ -1,4 +1,4 @@
-"""How testing is divided into forward passes. Uses plain arrays, because the server plans with it and has no torch."""
+"""How testing is divided into forward passes. Only plain arrays: the server uses this module and has no torch."""
 
 from typing import Literal
 
@@ -9,7 +9,7 @@ CHUNK = 512
 
 Combine = Literal["logits", "probabilities"]
 
-#: Which of a client's samples are tested on.
+#: The part of a client's samples that models are tested on.
 Split = Literal["test", "validation"]
 
 

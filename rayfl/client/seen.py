@@ -1,7 +1,7 @@
-"""What clients see of their samples, kept where that takes work: turned, blurred and noisy inputs are made once.
+"""A cache of inputs as clients see them, for transforms that take work: turned, blurred and noisy inputs.
 
-Only what is most recently used stays, up to a number of bytes. No bit depends on it: what becomes of a sample depends
-on nothing but the sample and the transform.
+The cache keeps the most recently used inputs, up to a number of bytes. It changes no bit of a result, because a
+transformed sample depends only on the sample and the transform.
 """
 
 from collections import OrderedDict
@@ -11,13 +11,13 @@ import numpy as np
 
 from rayfl.data import Dataset, Partition, Transform
 
-#: What a worker keeps at most.
+#: The most bytes that the cache of a worker holds.
 MOST_BYTES = 256 * 2**20
 
 
 @dataclass
 class _Kept:
-    """The inputs of some samples of one client, in the order of their numbers; those that are `done`."""
+    """The inputs of some samples of one client, in the order of the samples' numbers; `done` says which are valid."""
 
     transform: Transform
     samples: np.ndarray
@@ -26,9 +26,9 @@ class _Kept:
 
 
 def samples_kept(partition: Partition, cohort: int) -> int:
-    """Return how many samples workers are sure to ask for that take work: tests of all clients, one cohort's training.
+    """Return how many samples that take work will be needed at least: for all clients' tests and one cohort's training.
 
-    Of a cohort it counts those who have the fewest samples, and first those whose samples take no work.
+    The cohort counted is the one that needs the fewest: clients whose samples take no work, then the smallest clients.
     """
     if partition.transform_of is None or not any(transform.costs for transform in partition.transforms):
         return 0
@@ -46,7 +46,7 @@ class SeenInputs:
         self.bytes = 0
 
     def inputs(self, client: int, samples: np.ndarray, transform: Transform) -> np.ndarray:
-        """Return a copy of these samples of a client as it sees them through the transform."""
+        """Return a copy of these samples as the client sees them through the transform."""
         split = self._split_of(client, samples)
         if split is None:
             return self._dataset.seen(samples, transform)
@@ -63,7 +63,7 @@ class SeenInputs:
         return kept.inputs.take(places, axis=0)
 
     def _split_of(self, client: int, samples: np.ndarray) -> tuple[int, np.ndarray] | None:
-        """Return the number of the split that samples are of, and all of its samples that the client has."""
+        """Return the number of the split that has these samples, and all of the client's samples in it, or None."""
         of = (self._partition.train_of, self._partition.test_of, self._partition.validation_of)
         for number, samples_of in enumerate(of):
             whole = samples_of(client)

@@ -28,7 +28,8 @@ class ClientStates:
     """The states of all clients on one worker.
 
     Models beyond `budget` bytes are in memory-mapped files in `folder` (by default the system's temporary folder). The
-    files have no name, so they disappear with the process. A returned vector is valid until the client's next `put`.
+    files have no name, so they disappear with the process. A returned vector is valid until the client's
+    model is replaced or dropped.
 
     >>> states = ClientStates(size=2, budget=8)
     >>> states.put("model", 7, np.float32([1, 2]), keep=True)

@@ -63,7 +63,7 @@ class Classification(Task):
         return cross_entropy(outputs, labels, reduction="none")
 
     def combined(self, outputs: torch.Tensor, combine: Combine) -> torch.Tensor:
-        """Add logits, or average softmax outputs; then return the log of the mean, whose softmax is the mean again."""
+        """Add logits, or average softmax outputs and return the log of the mean: its softmax is the mean again."""
         if combine == "probabilities":
             return outputs.log_softmax(2).logsumexp(0) - math.log(len(outputs))
         return super().combined(outputs, combine)

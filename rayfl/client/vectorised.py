@@ -42,8 +42,8 @@ def train_together(
 ) -> list[torch.Tensor]:
     """Return each job's trained vector (size,), the buffers included.
 
-    Only the architecture of `model` is used; its vector does not change. The jobs may differ in everything; jobs whose
-    objectives have different terms are trained separately.
+    Only the architecture of `model` is used; its vector does not change. The jobs may differ in everything; jobs that
+    cannot share a step (see `_kind`), such as those with different terms, are trained separately.
     """
     kinds: dict[tuple, list[int]] = {}
     for at, job in enumerate(jobs):
@@ -265,7 +265,7 @@ def _mixes_samples(module: nn.Module) -> bool:
 
 
 class _Stacked(TorchFunctionMode):
-    """Replaces functions that a network calls inside `vmap`, if `vmap` does not support them or they change bits."""
+    """Replaces functions in a network that `vmap` does not support, or whose bits in `vmap` depend on the row."""
 
     def __init__(self, noise: Callable[[torch.Size, float], torch.Tensor]) -> None:
         super().__init__()
@@ -315,7 +315,7 @@ def _linear(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
 
 
 def _like_rows(matrix: torch.Tensor) -> torch.Tensor:
-    """Return zeros of this shape, with the memory layout of the parameters if they have the same size."""
+    """Return zeros of this matrix's shape, with the parameters' memory layout if a row has the parameters' size."""
     return rows_like(matrix, *matrix.shape)
 
 

@@ -35,7 +35,7 @@ from rayfl.randomness import Purpose, generator, global_generators_kept, torch_s
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
-#: Clients whose batches the vectorised trainer gets at once. It limits memory; no bit of a result depends on it.
+#: The number of clients that the vectorised trainer gets in one call. It limits memory and changes no bit of a result.
 TOGETHER = 32
 
 BLOCK_BYTES = 2**22
@@ -52,14 +52,14 @@ class Worker:
         last = wants_channels_last(config.model, config.training)
         self.model = FlatModel(module, config.model.head, self.device, last)
         self.layout = self.model.layout
-        # The vectorised trainer fills batches up; more than the largest client has would be wasted work.
+        # The vectorised trainer fills every batch up to this size: no client has more samples, so more would be waste.
         size = largest_batch(partition.n_train, config.local)
         self._local = config.local.model_copy(update={"batch_size": size})
         self.initial = self.model.numpy()
         self.states = ClientStates(self.layout.size, config.state.memory_mb * 2**20, config.state.dir)
         self._seen = SeenInputs(dataset, partition)
-        self._sums: dict[str, dict[int, ExactSum]] = {}  # of kept models, by cluster
-        self._counted: dict[str, dict[int, int]] = {}  # client -> the cluster whose sum it is in
+        self._sums: dict[str, dict[int, ExactSum]] = {}  # of kept models, by slot and cluster
+        self._counted: dict[str, dict[int, int]] = {}  # by slot: client -> the cluster whose sum has its model
 
     def try_together(self, _: Any) -> str | None:
         """Return why the vectorised trainer does not work on this worker's device; None if it does."""
@@ -72,7 +72,7 @@ class Worker:
         self._counted.clear()
 
     def drop(self, _: Any, slots: list[str]) -> None:
-        """Let go of every client's models in these slots."""
+        """Drop every client's models in these slots."""
         for slot in slots:
             self.states.drop(slot)
 
@@ -102,7 +102,7 @@ class Worker:
                 self._train(stacks, order, range(begin, min(begin + size, len(order.clients))))
 
     def _train(self, stacks: list[np.ndarray], order: TrainOrder, places: range) -> None:
-        """Train the clients in these places of an order, one or several at once."""
+        """Train the clients at these positions of an order, one or several at once."""
         local = self._local
         lr = learning_rate(local, order.round)
         clients = [int(order.clients[at]) for at in places]
@@ -119,7 +119,7 @@ class Worker:
         for client, vector, job in zip(clients, vectors, jobs, strict=True):
             self.store(order.slot, client, vector.cpu().numpy(), order.keep)
             if order.momentum is not None and job.velocity is not None:
-                momentum = np.zeros(self.layout.size, np.float32)  # as long as a model; buffers have no momentum
+                momentum = np.zeros(self.layout.size, np.float32)  # the size of a model; buffers have no momentum
                 momentum[: self.layout.parameters] = job.velocity.cpu().numpy()
                 self.states.put(order.momentum, client, momentum, keep=True)
 
@@ -138,7 +138,10 @@ class Worker:
     def kept_sums(
         self, _: Any, slot: str, clients: np.ndarray, clusters: np.ndarray, bits: int
     ) -> dict[int, np.ndarray]:
-        """Return the exact sum of kept models per cluster: the last sums, updated for clients that trained or moved."""
+        """Return the exact sum of kept models per cluster.
+
+        These are the last sums, updated for clients that trained or changed cluster.
+        """
         sums, counted = self._sums.setdefault(slot, {}), self._counted.setdefault(slot, {})
         wanted = dict(zip(clients.tolist(), clusters.tolist(), strict=True))
         for client, cluster in list(counted.items()):
@@ -185,7 +188,7 @@ class Worker:
         return results, kept
 
     def evaluate(self, stacks: list[np.ndarray | None], order: EvaluateOrder) -> tuple[np.ndarray, np.ndarray]:
-        """Test clients, those of a task together; return the clients, and one row per metric and one for the loss."""
+        """Test the clients of each task together; return the clients, and a row per metric and one for the loss."""
         samples_of = self.partition.test_of if order.split == "test" else self.partition.validation_of
         clients: list[int] = []
         scores: list[tuple[float, ...]] = []
@@ -209,7 +212,7 @@ class Worker:
         return self.initial if found is None else found
 
     def _found(self, stack: np.ndarray | None, source: Source, client: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the model that a source names, and the model from which a part of it is replaced, if any."""
+        """Return the model that a source names, and the model whose part is put over it, if any."""
         if isinstance(source, str):
             return self.model_of(source, client), None
         if isinstance(source, tuple):
@@ -229,7 +232,7 @@ class Worker:
     def _job(
         self, stacks: list[np.ndarray], order: TrainOrder, at: int, client: int, whole: dict[int, torch.Tensor]
     ) -> TrainingJob:
-        """Collect what client number `at` of an order needs for its training."""
+        """Collect what the client at position `at` of an order needs for its training."""
         keys = (order.round, client, *([order.stream] if order.stream else []))
         return TrainingJob(
             start=self._start(stacks, order, at, client),
@@ -298,7 +301,7 @@ class Worker:
         self._sums[slot][self._counted[slot].pop(client)].subtract(self.model_of(slot, client))
 
     def _batches(self, client: int, keys: tuple[int, ...]) -> Iterator[Batch]:
-        """Yield the batches of a client's round, made several at a time, since each call costs.
+        """Yield the batches of a client's round; make several at a time, because each call for samples takes time.
 
         The first of `keys` is the round.
         """

@@ -1,4 +1,4 @@
-"""FedAC's granularity rule for the number of clusters (section 4.5, Algorithm 3), and cluster numbers that last.
+"""FedAC's granularity rule for the number of clusters (section 4.5, Algorithm 3), and stable cluster numbers.
 
 The rule turns one assignment of clients into the next; the caller then recomputes the centres. An assignment holds the
 number of each client's cluster, or NO_CLUSTER if the client never took part. A cluster that continues to exist keeps
@@ -57,7 +57,7 @@ def in_norm(squared: Floats, norm: GranularityNorm) -> Floats:
 
 
 def granularity_decisions(intra: Floats, centre_distances: Floats, lower: float = 0.2, upper: float = 0.8) -> Decisions:
-    """Decide which of two or more clusters merge and which split, all based on the given numbers.
+    """Decide which of two or more clusters merge and which split, without recomputing G_c in between.
 
     Clusters are judged in order of position: with G_c below `lower` a cluster is merged into the one with the nearest
     centre, above `upper` it splits. A cluster takes part in at most one change per call; if its nearest cluster has

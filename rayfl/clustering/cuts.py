@@ -19,7 +19,7 @@ def average_linkage(distances: Floats) -> Floats:
 def cut(tree: Floats, clusters: int) -> Labels:
     """Return the labels after all but the last `clusters` - 1 merges, numbered in order of the first row.
 
-    Unlike scipy's `maxclust`, this gives exactly so many clusters where merges are equally far.
+    Unlike scipy's `maxclust`, this gives exactly `clusters` clusters even if merges have equal distances.
 
     >>> cut(average_linkage(np.abs(np.subtract.outer([0.0, 1, 10, 11], [0.0, 1, 10, 11]))), 2).tolist()
     [0, 0, 1, 1]
@@ -34,9 +34,9 @@ def cut(tree: Floats, clusters: int) -> Labels:
 
 
 def silhouettes(distances: Floats, tree: Floats, counts: Sequence[int]) -> Floats:
-    """Return the mean silhouette of the cuts into these numbers of clusters, given in rising order.
+    """Return the mean silhouette of the cut into each number of clusters; `counts` must be in rising order.
 
-    A cut differs from the next finer one by merges, so the sums of distances to each cluster are computed once.
+    A coarser cut merges clusters of a finer one, so the sums of distances to clusters are computed once, then added.
 
     >>> line = np.abs(np.subtract.outer([0.0, 1, 10, 11], [0.0, 1, 10, 11]))
     >>> silhouettes(line, average_linkage(line), [2, 3]).round(3).tolist()
@@ -59,7 +59,7 @@ def silhouettes(distances: Floats, tree: Floats, counts: Sequence[int]) -> Float
 
 
 def mean_silhouette(distances: Floats, labels: Labels) -> float:
-    """Return the mean silhouette of a clustering 0, 1, ...: sklearn's up to rounding, and much faster."""
+    """Return the mean silhouette of the labels 0, 1, ...: equal to sklearn's up to rounding, and much faster."""
     members = np.zeros((len(labels), int(labels.max()) + 1))
     members[np.arange(len(labels)), labels] = 1.0
     return _silhouette_of_sums(distances @ members, labels)
@@ -78,7 +78,7 @@ def _silhouette_of_sums(sums: Floats, labels: Labels) -> float:
 
 
 def cloud_like(points: Floats, rng: np.random.Generator) -> Floats:
-    """Draw points with exactly the same mean and covariance, but mixed at random across rows: without clusters."""
+    """Draw points with exactly the mean and covariance of `points`, but without clusters: rows are mixed at random."""
     mean = points.mean(axis=0)
     _, strengths, axes = np.linalg.svd(points - mean, full_matrices=False)
     rank = min(int((strengths > 1e-9 * strengths[0]).sum()), len(points) - 1)

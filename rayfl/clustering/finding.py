@@ -1,4 +1,4 @@
-"""Find the clusters of any array of points: how many there are, and who belongs to which."""
+"""Find the clusters of any array of points: how many there are, and which points belong to each."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from rayfl.clustering.gram import Floats
 from rayfl.clustering.rules import RULES, Evidence, Judgement
 from rayfl.clustering.similarity import unit
 
-#: More points than this are judged by a sample of so many, and the others join the nearest cluster.
+#: With more points than this, clusters are found in a sample of this size; the other points join the nearest cluster.
 SAMPLE = 500
 
 
@@ -20,15 +20,16 @@ def find_clusters(
     sample: int = SAMPLE,
     seed: int = 0,
 ) -> Judgement:
-    """Return the clusters of the rows of `points` (n, D), by cosine from zero, and the evidence for their number.
+    """Return the clusters of the rows of `points` (n, D), compared by cosine, and the evidence for their number.
 
-    `second` is an independent look at the same rows, for example a model that a client trained on other batches. With
-    it, the default rule is `agreement`: clusters must be clearer than those of a Gaussian cloud of the same covariance
-    and come back in the second look. Without it, the default is `silhouette`, which has the cloud alone; clients that
-    are all a little different can then look like many clusters.
+    `second` is an independent sketch of the same rows, for example of models that clients trained on other batches.
+    With `second`, the default rule is `agreement`: clusters must be clearer than those of a Gaussian cloud of the same
+    covariance, and appear in the second sketch too. Without `second`, the default rule is `silhouette`, which only
+    compares with the cloud; clients that are all a little different can then look like many clusters.
 
-    Assumptions: directions matter and lengths do not, so subtract a common origin first; a cluster has two rows or
-    more, so there are at most n / 2, or `most`; with more than `sample` rows, a cluster needs some in the sample.
+    Assumptions: directions matter and lengths do not, so subtract a common origin first. A cluster has two rows or
+    more, so there are at most n / 2 clusters, or `most`. With more than `sample` rows, only clusters with rows in the
+    sample are found.
 
     >>> rng = np.random.default_rng(0)
     >>> truth = np.repeat(np.eye(3, 8), 6, axis=0)

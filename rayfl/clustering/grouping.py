@@ -1,6 +1,6 @@
 """Clustering without a given number of clusters: by density, graph, tree or halving; and FedGroup's features.
 
-All functions except `edc` take (n, n) distances or similarities of any origin: from `similarity`, `divergence` or
+All functions except `edc` take (n, n) distances or similarities from any source: `similarity`, `divergence` or
 losses. Clusters are numbered 0, 1, ... in order of their first row.
 """
 
@@ -73,8 +73,8 @@ def agglomerative(
 ) -> Labels:
     """Merge the two nearest clusters repeatedly, up to the distance `threshold` or until `clusters` are left (FL+HC).
 
-    Give one of the two. Merges at exactly `threshold` are made. If `clusters` is more than the number of rows, each row
-    is its own cluster.
+    Give either `threshold` or `clusters`. Merges at exactly `threshold` are made. If `clusters` is more than the
+    number of rows, each row is its own cluster.
 
     >>> line = np.array([[0.0], [1.0], [3.0], [9.0]])
     >>> agglomerative(np.abs(line - line.T), threshold=2.0).tolist()

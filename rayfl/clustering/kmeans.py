@@ -202,7 +202,7 @@ def _means(points: Floats | Weights, masses: Floats, assignment: Labels, centres
 def _drawn(
     points: Floats | Weights, masses: Floats, centres: Floats, clusters: int, rng: np.random.Generator
 ) -> Floats:
-    """Greedy k-means++: of a few rows drawn by weight times squared distance, take the one that helps most."""
+    """Greedy k-means++: of a few rows drawn by weight times squared distance, take the one that lowers inertia most."""
     more: list[Floats] = []
     # Without any centre, all rows count as equally far, so the first row is drawn by weight only.
     closest = _squared_distances(points, centres).min(axis=1) if len(centres) else np.ones(len(points))

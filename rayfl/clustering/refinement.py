@@ -28,7 +28,7 @@ def losses_to_clusters(of_centres: Floats, of_clients: Floats, labels: Labels) -
     """Return the distance of each client from each cluster (n, K): half of f_i(w_c) + f_c(w_i) (Definition 5.1).
 
     `of_centres` (n, K) are the losses of the clusters' models, `of_clients` (n, n) those of the clients' own ones.
-    RECLUSTER uses the clusters in which the models were trained, so `labels` are the assignment before it.
+    RECLUSTER uses the clusters in which the models were trained, so `labels` is the assignment before RECLUSTER.
     """
     return (of_centres + cluster_losses(of_clients, labels, of_centres.shape[1]).T) / 2
 
@@ -36,8 +36,8 @@ def losses_to_clusters(of_centres: Floats, of_clients: Floats, labels: Labels) -
 def losses_between_clusters(of_centres: Floats, labels: Labels) -> Floats:
     """Return the distances between all clusters (K, K): half of f_c(w_c') + f_c'(w_c) (Definition 5.1).
 
-    MERGE uses the clusters after RECLUSTER (Algorithm 4 takes C'_r), so `labels` are the assignment after it. Clusters
-    that lost all their clients have NaN.
+    MERGE uses the clusters after RECLUSTER (Algorithm 4 takes C'_r), so `labels` is the assignment after RECLUSTER.
+    Clusters that lost all their clients have NaN.
     """
     cross = cluster_losses(of_centres, labels, of_centres.shape[1])
     between = (cross + cross.T) / 2

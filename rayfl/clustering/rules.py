@@ -1,9 +1,9 @@
-"""Rules for the number of clusters, as pure functions on sketches: each takes points and answers with a Judgement.
+"""Rules for the number of clusters, as pure functions on sketches: each takes points and returns a Judgement.
 
-All but `density` choose among the cuts of one average-linkage tree of cosine distances, so they differ in the number
-only. Points are seen from their origin: subtract a common one first. Where two independent sketches of each client
-are at hand (two streams of batches), the tree is that of their mean, and `stability` and `agreement` compare the two.
-Each rule can answer "one cluster".
+All rules except `density` choose among the cuts of one average-linkage tree of cosine distances, so they differ only
+in the number of clusters. Cosines are measured from zero: subtract a common origin first. If there are two independent
+sketches of each client (from two streams of batches), the tree is built from their mean, and `stability` and
+`agreement` compare the two sketches. Each rule can answer "one cluster".
 """
 
 from collections.abc import Callable
@@ -30,8 +30,8 @@ LEVEL = 0.05
 class Judgement:
     """A clustering, and the evidence for its number of clusters.
 
-    `scores` and `null` are per number in `counts`: a number of clusters is supported where its score is above the
-    null. `supported` lists these; the chosen number is one of them, or 1.
+    `scores` and `null` have one entry per number of clusters in `counts`: its score, and the level that the score has
+    to exceed. `supported` lists the numbers that the rule accepts; the chosen number is one of them, or 1.
     """
 
     assignment: Labels
@@ -53,16 +53,16 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the rules look at: the sketches of clients, the tree of their cosine distances, and random numbers."""
+    """What the rules look at: the sketches of clients, the most clusters to try, and random numbers."""
 
     points: Floats  # (n, D)
     rng: np.random.Generator
     most: int  # the greatest number of clusters to try
-    streams: tuple[Floats, Floats] | None = None  # two independent sketches, of which `points` is the mean
+    streams: tuple[Floats, Floats] | None = None  # two independent sketches of each client; `points` is their mean
 
     @property
     def counts(self) -> list[int]:
-        """The numbers of clusters to compare: every one, since a cut into nearly the right number repeats badly."""
+        """The numbers of clusters to compare: all, since cuts into nearly the right number differ between sketches."""
         return list(range(2, self.most + 1))
 
     def judged(self, counts: list[int], scores: Floats, null: Floats, supported: list[int], chosen: int) -> Judgement:
@@ -73,17 +73,17 @@ class Evidence:
         return Judgement(labels, tuple(counts), scores, null, tuple(supported))
 
     def undecided(self) -> Judgement:
-        """Return the judgement of too few points: one cluster."""
+        """Return the judgement if the points do not allow a decision: one cluster."""
         return self.judged([], np.zeros(0), np.zeros(0), [], 1)
 
 
 def silhouette_against_null(evidence: Evidence, draws: int = 39) -> Judgement:
-    """Choose the highest silhouette among the numbers of clusters for which it is too high to be chance.
+    """Choose the number of clusters with the highest silhouette, among those whose silhouette is too high for chance.
 
-    For each number, the silhouette is compared with that of `draws` clouds of the same mean and covariance without
-    clusters, as a z-score. The limit is the same for all numbers: what the greatest z-score of a cloud, over all
-    numbers, exceeds in one case of twenty. So one cloud in twenty is taken for clusters, however many numbers there
-    are to try.
+    For each number, the silhouette is compared, as a z-score, with the silhouettes of `draws` clouds of the same mean
+    and covariance that have no clusters. The limit is the same for all numbers: one cloud in twenty exceeds it with
+    its greatest z-score over all numbers. So data without clusters give clusters in one case of twenty, however many
+    numbers are tried.
     """
     counts = evidence.counts
     if not counts:
@@ -106,8 +106,8 @@ def silhouette_against_null(evidence: Evidence, draws: int = 39) -> Judgement:
 def gap(evidence: Evidence, draws: int = 39) -> Judgement:
     """Choose by the gap statistic (Tibshirani, Walther and Hastie 2001), against clouds of the same covariance.
 
-    The score is the gap: how much smaller the logarithm of the spread inside clusters is than that of the clouds. The
-    smallest number wins whose gap is at least the next one's less its standard error.
+    The score is the gap: how much smaller the logarithm of the spread inside clusters is than for the clouds. The
+    smallest number wins whose gap is at least the gap of the next number minus the standard error of that gap.
     """
     counts = [1, *evidence.counts]
     if len(counts) < 2:
@@ -130,9 +130,10 @@ def gap(evidence: Evidence, draws: int = 39) -> Judgement:
 def stability(evidence: Evidence, strength: float = 0.8) -> Judgement:
     """Choose the greatest number of clusters that two independent sketches of the clients agree on.
 
-    This is the prediction strength of Tibshirani and Walther (2005): of the pairs in each cluster that one stream
-    finds, the share that the other stream has together too, in the worst cluster, the smaller of both directions.
-    Clients whose data differ a little each look alike in both streams, so this counts what repeats, not what helps.
+    The score is the prediction strength of Tibshirani and Walther (2005): of the pairs of clients in a cluster of one
+    stream, the share that is in one cluster of the other stream too. The worst cluster counts, and the worse of both
+    directions. Small differences between clients also appear in both streams, so this finds what repeats, not what
+    helps.
     """
     counts = evidence.counts
     if evidence.streams is None:
@@ -147,11 +148,12 @@ def stability(evidence: Evidence, strength: float = 0.8) -> Judgement:
 
 
 def agreement(evidence: Evidence, draws: int = 39, strength: float = 0.8) -> Judgement:
-    """Choose the highest silhouette among the numbers that both a null and a second look at the clients support.
+    """Choose the highest silhouette among the numbers of clusters that both a null and a second sketch support.
 
-    Clusters must be clearer than those of clouds without clusters (`silhouette_against_null`) *and* come back in an
-    independent sketch of the same clients (`stability`). Alone, the first takes small real differences between clients
-    for many clusters, since clients are no Gaussian cloud; the second takes whatever repeats for a cluster.
+    Clusters must be clearer than those of clouds without clusters (`silhouette_against_null`) *and* appear again in an
+    independent sketch of the same clients (`stability`). Alone, the first rule takes small real differences between
+    clients for many clusters, since clients are not a Gaussian cloud; the second takes anything that repeats for a
+    cluster.
     """
     if evidence.streams is None:
         raise ValueError("agreement needs two independent sketches of each client: give both streams")
@@ -162,7 +164,7 @@ def agreement(evidence: Evidence, draws: int = 39, strength: float = 0.8) -> Jud
 
 
 def density(evidence: Evidence, least: int = 2) -> Judgement:
-    """Take HDBSCAN's clusters of cosine distances (Campello et al. 2013); a row that is noise joins the nearest one."""
+    """Take HDBSCAN's clusters of cosine distances (Campello et al. 2013); a noise row joins the nearest cluster."""
     from sklearn.cluster import HDBSCAN  # takes half a second to import
 
     if evidence.most < 2:
@@ -181,8 +183,8 @@ def density(evidence: Evidence, least: int = 2) -> Judgement:
 def bic(evidence: Evidence) -> Judgement:
     """Choose by the Bayesian information criterion of spherical Gaussians (X-means, Pelleg and Moore 2000).
 
-    The score is how much better the criterion of each cut of the directions is than that of one cluster; what must be
-    exceeded is 0.
+    The score of a cut of the directions is how much better its criterion is than that of one cluster; it must be above
+    0.
     """
     counts = [1, *evidence.counts]
     if len(counts) < 2:
@@ -212,9 +214,9 @@ def bic(evidence: Evidence) -> Judgement:
 def eigengap(evidence: Evidence, draws: int = 39) -> Judgement:
     """Choose the widest gap in the spectrum of the normalised affinities (Ng, Jordan and Weiss 2001), against a null.
 
-    The score of K is the gap behind the K-th eigenvalue. As in parallel analysis, it must exceed what one in twenty
-    clouds of the same covariance reach at their widest gap. (The eigenvalues of the covariance itself cannot be
-    compared with a null here: sketches are in principal components.)
+    The score of K is the gap behind the K-th eigenvalue. As in parallel analysis, it must be above a level that one in
+    twenty clouds of the same covariance exceeds with its widest gap. (The eigenvalues of the covariance itself cannot
+    be compared with a null here: sketches are in principal components.)
     """
     counts = evidence.counts
     if not counts:
@@ -245,20 +247,20 @@ RULES: dict[str, Callable[[Evidence], Judgement]] = {
 
 
 def _upper(values: Floats) -> float:
-    """The value that one in twenty of the given ones exceed, counting one more that is infinite."""
+    """The value that one in twenty of the given values exceeds, if one infinite value is added to them."""
     rank = int(np.ceil((1 - LEVEL) * (len(values) + 1)))
     return float(np.sort(values)[min(rank, len(values)) - 1])
 
 
 def _spread(distances: Floats, labels: Labels) -> float:
-    """The sum over clusters of the mean distance of a member to the others, times the number of members."""
+    """The sum over clusters of the distances between all ordered pairs of members, divided by the number of members."""
     same = labels[:, None] == labels[None]
     sizes = np.bincount(labels)[labels]
     return float((distances * same / sizes[:, None]).sum())
 
 
 def _kept_together(clusters: Labels, other: Labels) -> float:
-    """Of the pairs in each of `clusters`, the share that `other` has together too: the least over the clusters."""
+    """The share of the pairs in one of `clusters` that is together in `other` too: the lowest share of all clusters."""
     shares = []
     for k in range(int(clusters.max()) + 1):
         sizes = np.bincount(other[clusters == k])

@@ -29,6 +29,6 @@ def count_sketch(vector: Weights | Floats, size: int) -> Floats:
 
 @lru_cache(maxsize=2)
 def _hashes(length: int, size: int) -> tuple[NDArray[np.intp], NDArray[np.int8]]:
-    """Return the number that each coordinate is added to, and its sign: the same in all runs, so that they compare."""
+    """Return the number that each coordinate is added to, and its sign: the same in all runs, to compare sketches."""
     rng = generator(0, Purpose.SKETCH, size)
     return rng.integers(size, size=length, dtype=np.intp), (2 * rng.integers(2, size=length) - 1).astype(np.int8)

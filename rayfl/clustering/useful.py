@@ -1,9 +1,10 @@
-"""Clusters that help their members: how many there are is judged by losses that no member had a part in.
+"""Clusters that help their members: held-out losses decide how many clusters there are.
 
-Clients are joined to a tree by the similarity of their models. For every group in the tree, each member says what loss
-the mean of the *other* members' models has on its own training samples. These models have not seen the samples, so the
-loss is held out, and a pull of the members to their centre cannot make a split look useful that is not. Splitting and
-merging are one question: are the members of both halves served better by their half than by the whole?
+Clients are joined to a tree by the similarity of their models. For every group in the tree, each member reports the
+loss that the mean of the *other* members' models has on its own training samples. These models were not trained on
+those samples, so the loss is held out: a method that pulls members to their centre cannot make a useless split look
+useful. Splitting and merging are one question: do the members of both halves have a lower loss with their half than
+with the whole group?
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from rayfl.clustering.similarity import unit
 
 #: How often clusters may be found where there are none: the level of all tests of one judgement together.
 LEVEL = 0.01
-#: By this part, clusters must improve on the group that they divide.
+#: The relative gain that clusters must have over the group that they divide.
 GAIN = 0.1
 
 
@@ -26,8 +27,8 @@ GAIN = 0.1
 class Split:
     """The evidence about one group of the tree: should it be divided into the clusters found inside it?"""
 
-    sizes: tuple[int, int]  # members of the two halves
-    gain: float  # the part by which the clusters inside it are better, see `useful_clusters`
+    sizes: tuple[int, int]  # asked members of the two halves
+    gain: float  # relative gain of the clusters inside the group, see `useful_clusters`
     score: float  # a z-score: how sure it is that members of both halves gain
     stands: bool
 
@@ -39,7 +40,7 @@ class UsefulClusters:
     assignment: Labels  # (n,) 0, 1, ... in order of the first client
     splits: tuple[Split, ...]  # all groups of the tree that were tested
     limit: float  # what the score of a split must exceed
-    supported: tuple[int, ...]  # numbers of clusters, if they had to be better by twice or half as much
+    supported: tuple[int, ...]  # numbers of clusters found with `gain`, twice `gain` and half of it
     asked: int  # clients whose losses are known
 
     @property
@@ -89,14 +90,16 @@ def useful_clusters(
 ) -> UsefulClusters:
     """Return the clusters of a tree whose members are served better by their cluster than by a larger group.
 
-    `losses[i, t]` is the loss of client i under the mean of the other members of the group that row t of scipy's `tree`
-    makes, and NaN if i is not in it or was not asked; `initial[i]` is that under a model that has learnt nothing. The
-    tree is pruned from the leaves to the root: a group stays in one piece unless the clusters inside it are better for
-    members of both halves, at least by the part `gain`, and this is too sure to be chance, at `level` for all tests of
-    the tree. The part is of the group's loss, or of what is learnt in the clusters (`initial` less their loss), if that
-    is less: a tenth of the loss is much where most of it cannot be avoided. Each half's gains are tested by a t-test
-    over its members; a half without two members that were asked says nothing. Whoever is left alone joins the nearest
-    cluster by the cosine of `points` (n, D).
+    `losses[i, t]` is the loss of client i with the mean model of the other members of the group that row t of scipy's
+    `tree` makes, or NaN if client i is not in the group or was not asked. `initial[i]` is the loss of client i with an
+    untrained model.
+
+    The tree is pruned from the leaves to the root. A group stays in one piece unless the clusters inside it have lower
+    losses for members of both halves, by at least the share `gain`, and with significance `level` over all tests of
+    the tree. The share is of the group's loss, or of what was learnt in the clusters (`initial` minus their loss) if
+    that is less: where most of the loss cannot be avoided, a tenth of it is much. The gains of each half are tested by
+    a t-test over its members; a half with fewer than two asked members is not tested. A client that is left alone
+    joins the nearest cluster by the cosine of `points` (n, D).
     """
     start = np.full(len(points), np.inf) if initial is None else initial
     groups = groups_of_tree(tree)
@@ -122,7 +125,7 @@ def agree(one: Labels, other: Labels, least: float = 0.9) -> bool:
 
 
 def _halves(tree: Floats, groups: Sequence[Labels], losses: Floats) -> dict[int, tuple[Labels, Labels]]:
-    """The asked members of both halves of each group that has two of them in each half."""
+    """For each group with at least two asked members in each half: the asked members of both halves."""
     found = {}
     rows = len(tree) + 1
     for t, (one, other) in enumerate(tree[:, :2].astype(np.int64)):
@@ -142,16 +145,16 @@ def _pruned(
     limit: float,
     least: float,
 ) -> tuple[list[Labels], tuple[Split, ...]]:
-    """The largest groups that stay in one piece, those of one client left out; and what was tested."""
+    """The largest groups that stay in one piece, without groups of one client; and all splits that were tested."""
     rows = len(tree) + 1
     whole = np.ones(len(tree) + rows, bool)
-    served = np.full(rows, np.nan)  # the loss of each client under the cluster that it has so far
+    served = np.full(rows, np.nan)  # the loss of each client in its cluster so far
     splits = []
     for t, (one, other) in enumerate(tree[:, :2].astype(np.int64)):
         members, here = groups[t], losses[groups[t], t]
         if t in tested:
             halves = list(tested[t])
-        else:  # one client beside clusters: these are judged without it
+        else:  # a half cannot be tested, such as a single client: test all clients that are in a cluster so far
             asked = members[~np.isnan(here) & ~np.isnan(served[members])]
             halves = [asked] if not (whole[one] and whole[other]) and len(asked) >= 2 else []
         stands = False
@@ -166,7 +169,7 @@ def _pruned(
             sizes = tuple(len(half) for half in halves) if len(halves) == 2 else (len(members) - 1, 1)
             splits.append(Split((sizes[0], sizes[1]), gain, score, stands))
         whole[rows + t] = not stands
-        # A client that is in none of the clusters inside has the whole group until it joins one.
+        # A client in none of the clusters inside is served by the whole group until it joins a cluster.
         served[members] = np.where(np.isnan(served[members]), here, served[members]) if stands else here
     pieces, open_groups = [], [len(whole) - 1] if len(tree) else []
     while open_groups:
@@ -179,7 +182,7 @@ def _pruned(
 
 
 def _score(gains: Floats) -> float:
-    """The t-test of gains over clients as a z-score, so that those of two halves can be added up."""
+    """The t-test of gains over clients as a z-score, so that the scores of two halves can be added up."""
     spread = gains.std(ddof=1) / np.sqrt(len(gains))
     if spread == 0:
         return 0.0 if gains.mean() == 0 else float(np.copysign(_SUREST, gains.mean()))

@@ -7,7 +7,7 @@ from pydantic import Field, field_validator, model_validator
 from rayfl.config.section import MOST, Section
 from rayfl.errors import shown
 
-#: Rounds of fine-tuning after which newcomers are tested; each of them is a training of all newcomers.
+#: The most rounds of fine-tuning before a test of newcomers; each round trains all newcomers.
 MOST_TUNED = 1000
 
 

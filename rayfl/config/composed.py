@@ -129,11 +129,11 @@ class DriftEvent(Section):
 
     @property
     def turns(self) -> int:
-        """How many changes a recurring event has; without `times`, so many are what tells partitions apart."""
+        """How many changes a recurring event has; without `times`, the number of changes that fingerprints cover."""
         return 100 if self.times is None else self.times
 
     def lasting(self, rounds: int) -> "DriftEvent":
-        """Return an event that, if it recurs without an end, goes on for so many rounds."""
+        """Return an event that lasts for at least this many rounds if it recurs without an end."""
         if self.every is None or self.times is not None:
             return self
         turns = 1 + (rounds - (self.round or self.every)) // self.every
@@ -170,7 +170,7 @@ class ComposedPartition(PlantedPartition):
 
     @property
     def owner_column(self) -> str | None:
-        """The columns that say whose sample it is."""
+        """The columns that name the owner of each sample."""
         return "+".join(self.natural.columns) or None if self.natural is not None else None
 
     @property
@@ -185,7 +185,7 @@ class ComposedPartition(PlantedPartition):
         return [*features, *[(f"partition.concept.{at}", part) for at, part in enumerate(self.concept)]]
 
     def lasting(self, rounds: int) -> "ComposedPartition":
-        """Return a partition whose drift goes on for so many rounds."""
+        """Return a partition whose drift goes on for this many rounds."""
         return self.model_copy(update={"drift": [event.lasting(rounds) for event in self.drift]})
 
     @classmethod
@@ -263,7 +263,7 @@ def _mappings(given: Any) -> list[Mapping[str, Any]]:
 
 
 def _is_planted(part: Mapping[str, Any], key: str, value: Any) -> bool:
-    """Whether a key of a part names a value for each cluster, so that its length says how many there are."""
+    """Whether a key of a part names a value for each cluster, so that its length is the number of clusters."""
     if not isinstance(value, list) or part.get("by", "cluster") != "cluster":
         return False
     depth = {"order": 2, "pairs": 3}.get(key, 1)

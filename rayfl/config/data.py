@@ -11,7 +11,7 @@ from rayfl.errors import shown
 
 #: Keys that version 0.1 saved with every source, whether it read them or not.
 _SAVED_WITH_ALL = {"label": "label", "window": 80, "stride": 1}
-#: What people call tables: there is no source of this name, but some read them.
+#: Names that people use for tables: no source has such a name, but some sources read tables.
 TABLES = ("tsv", "excel", "xlsx", "xls", "json", "jsonl", "pandas", "dataframe", "table", "tabular", "arrow")
 TABLE_HINT = (
     "tables are read by parquet and csv (also with data.separator), npz (arrays x and y), or a function of yours:"
@@ -114,7 +114,7 @@ class NpzData(FileData):
 
     @property
     def may_name_clients(self) -> bool:
-        """Arrays may have one called client."""
+        """One of the arrays may be called client."""
         return True
 
 
@@ -138,7 +138,7 @@ class ColumnKeys(DataConfig):
 
     @property
     def may_name_clients(self) -> bool:
-        """A table says so where data.client names a column."""
+        """A table names the clients if data.client is set."""
         return self.client is not None
 
 

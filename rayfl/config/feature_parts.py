@@ -19,12 +19,12 @@ def _as_list(given: Any) -> Any:
 
 
 def _as_lists(given: Any) -> Any:
-    """Take one list of numbers, for all clusters, for a list of such lists."""
+    """Turn a single list of numbers, which is for all clusters, into a list of lists."""
     return [given] if isinstance(given, list) and given and not isinstance(given[0], list) else given
 
 
 def _as_lists_of_pairs(given: Any) -> Any:
-    """Take one list of pairs, for all clusters, for a list of such lists."""
+    """Turn a single list of pairs, which is for all clusters, into a list of lists."""
     first = next((inner for inner in given if inner != []), None) if isinstance(given, list) else None
     one = isinstance(first, list) and not isinstance(first[0], list)
     return [given] if one else given
@@ -62,7 +62,7 @@ class PlacedPart(Section):
 
     @property
     def values(self) -> dict[str, list[Any]]:
-        """Values of the part's own keys: one for all, one per cluster, or with by=client a range or some to draw."""
+        """Values of the part's own keys: one for all, one per cluster, or with by=client a range or list for draws."""
         own = [key for key in type(self).model_fields if key not in PlacedPart.model_fields]
         return {key: getattr(self, key) for key in own if getattr(self, key) is not None}
 

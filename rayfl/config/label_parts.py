@@ -1,4 +1,4 @@
-"""Config keys of how labels are spread over clients: of kinds of partitions, and of `partition.labels`."""
+"""Config keys for how labels are spread over clients: in kinds of partitions, and in `partition.labels`."""
 
 from typing import Annotated, Any, ClassVar, Literal
 

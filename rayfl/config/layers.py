@@ -1,7 +1,7 @@
 """A config in layers: the files that it builds on (`base`), its own keys, and the sets that a user chose by name.
 
 A later layer changes an earlier one as overrides on the command line do. Axes of a sweep are replaced by name; null
-removes one.
+removes an axis.
 """
 
 import re
@@ -16,7 +16,7 @@ from rayfl.config.schema import Config
 from rayfl.errors import InputError, closest, shown
 from rayfl.input_tree import MOST_CHARACTERS, check_tree, load_yaml
 
-#: Files that are read for one config; more must be a mistake.
+#: The most files that are read for one config; more must be a mistake.
 MOST_FILES = 64
 _SET_NAME = re.compile(r"[A-Za-z0-9_]{1,40}")
 
@@ -24,7 +24,7 @@ _SET_NAME = re.compile(r"[A-Za-z0-9_]{1,40}")
 def read_layers(given: str | Path | Mapping[str, Any] | Config | None, sets: Sequence[str] = ()) -> dict[str, Any]:
     """Return the keys of a config: those of its bases, its own, and those of the chosen sets, the later ones on top.
 
-    The name of a config with sets ends in theirs, so that results of different sets do not mix.
+    The names of the sets are appended to the config's name, so that results of different sets do not mix.
     """
     place = f"config file {given}" if isinstance(given, str | Path) else "the config"
     if isinstance(given, str | Path):
@@ -71,7 +71,7 @@ class _Layers:
 
 
 class _Reader:
-    """Reads a file after those that it builds on."""
+    """Reads a config file and the files that it builds on."""
 
     def __init__(self) -> None:
         self._files = 0
@@ -120,7 +120,7 @@ def _choose(layers: _Layers, name: str, place: str) -> None:
 
 
 def _add_keys(tree: dict[str, Any], later: Mapping[str, Any]) -> None:
-    """Put later keys on top. Axes of a sweep have dots in their names, so they are not keys to go into."""
+    """Put later keys on top; dots in the name of a sweep's axis do not separate keys, so axes are replaced whole."""
     keys = {str(key): value for key, value in deepcopy(dict(later)).items()}
     if "sweep" in keys:
         axes, before = keys.pop("sweep"), tree.get("sweep")

@@ -19,11 +19,11 @@ class Key:
     name: str
     default: Any
     meaning: str
-    only: tuple[str, ...] = ()  # the kinds or sources that read it; nothing: all
+    only: tuple[str, ...] = ()  # the kinds or sources that read it; empty: all of them
 
 
 def listed(section: type[BaseModel] = Config, prefix: str = "") -> Iterator[Key]:
-    """Yield all keys in their order, those of sections inside too; a method's own options are with the methods."""
+    """Yield all keys in order, also those of nested sections; a method's own options are described with the method."""
     for name, field in section.model_fields.items():
         key = f"{prefix}{name}"
         if several := members(field.annotation):
@@ -37,7 +37,7 @@ def listed(section: type[BaseModel] = Config, prefix: str = "") -> Iterator[Key]
 
 
 def _inside(key: Key, field: FieldInfo) -> Iterator[Key]:
-    """Yield the keys of the sections that a key of a union's member holds."""
+    """Yield the keys of the sections inside `key`, which belongs to a member of a union."""
     name = f"{key.name}[]." if get_origin(field.annotation) is list else f"{key.name}."
     if several := members(field.annotation):
         found = _of_several(several, union_key(field.annotation), name)
@@ -50,7 +50,7 @@ def _inside(key: Key, field: FieldInfo) -> Iterator[Key]:
 
 
 def _of_several(several: dict[str, type[BaseModel]], choice: str, prefix: str) -> Iterator[Key]:
-    """Yield the keys of a section that is one of several, each once."""
+    """Yield the keys of all members of a union of sections, each key once."""
     found: dict[str, Key] = {}
     readers: dict[str, list[str]] = {}
     fields: dict[str, FieldInfo] = {}

@@ -46,7 +46,7 @@ def config_tree(
     overrides: Sequence[str] | Mapping[str, Any] = (),
     sets: str | Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return the keys of a config with overrides on top, as `load_config` takes them, not yet checked."""
+    """Return the keys of a config with overrides on top, not yet checked; the arguments are those of `load_config`."""
     tree = read_layers(given, [sets] if isinstance(sets, str) else sets)
     override(tree, parsed_overrides(overrides))
     return tree
@@ -101,7 +101,7 @@ def _parse_override(text: str) -> tuple[str, Any]:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where in the schema an error is: the keys, the section that they lie in, and of which union it is a member."""
+    """Where in the schema an error is: its keys, the section of the last key, and the union that has this section."""
 
     keys: list[str | int]
     section: type[BaseModel] | None
@@ -121,7 +121,7 @@ def _place(root: type[BaseModel], loc: Sequence[str | int]) -> _Place:
         if isinstance(key, str) and (key.startswith(("literal[", "list[")) or key in _TYPE_TAGS) and inside is None:
             continue
         keys.append(key)
-        if isinstance(key, int):  # in a list, which is still the value of the key before
+        if isinstance(key, int):  # a place in a list; the list is the value of the key before
             continue
         section, union = inside, of
         field = section.model_fields.get(str(key)) if section is not None else None
@@ -163,7 +163,7 @@ def _line(
                     f"{key}={shown(value)} is not used by {which}={name} (only by {', '.join(users)}): remove it, or"
                     f" change {which}"
                 )
-        # `round` is meant for `rounds`, though a section has a key of that name.
+        # Outside a section, `round` is meant to be `rounds`, although some sections have a key called `round`.
         hint = _inside_a_section(last) if place.section is Config and f"{last}s" not in allowed else ""
         hint = hint or closest(last, allowed)
         return f"{key}={shown(value)}: there is no key '{last}'{hint}; allowed: {', '.join(allowed)}"
@@ -179,7 +179,7 @@ def _line(
 
 
 def _inside_a_section(name: str) -> str:
-    """Return a hint where a key that a section has was given without the section: `lr` for `local.lr`."""
+    """Return a hint if a key was given without its section, such as `lr` instead of `local.lr`."""
     inside = [key.name for key in listed() if key.name.count(".") == 1 and key.name.endswith(f".{name}")]
     return f" (did you mean {' or '.join(map(repr, inside))}?)" if inside else ""
 

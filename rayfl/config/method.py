@@ -35,8 +35,8 @@ class MethodConfig(Section):
         return dict(self.model_extra or {})
 
     def options_among(self, known: Collection[str]) -> dict[str, Any]:
-        """The options as given, and of those that a file has for the method that an override replaced, the `known`.
+        """The options as given, and the `known` ones among the options of a method that an override replaced.
 
-        So `rayfl run fedac.yaml method.name=fedavg` runs, and still keeps what both methods know.
+        So `rayfl run fedac.yaml method.name=fedavg` runs, and keeps the options that both methods have.
         """
         return {k: v for k, v in (self.inherited or {}).items() if k in known} | self.options

@@ -1,4 +1,4 @@
-"""Keys on top of keys: how overrides, and later layers of a config, change what is there."""
+"""How overrides, and later layers of a config, change the keys that are already there."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from rayfl.input_tree import check_tree
 
 
 def override(tree: dict[str, Any], changes: Iterable[tuple[str, Any]]) -> None:
-    """Set dotted keys in a tree. Options of another kind, source or method than the new one no longer count.
+    """Set dotted keys in a tree; options of a kind, source or method that is replaced no longer count.
 
     >>> tree = {"local": {"steps": 5, "lr": 0.1}, "partition": {"kind": "dirichlet", "alpha": 0.2, "clients": 9}}
     >>> override(tree, [("local.epochs", 1), ("partition", {"kind": "iid"})])
@@ -27,12 +27,12 @@ def override(tree: dict[str, Any], changes: Iterable[tuple[str, Any]]) -> None:
     _inherit_options_of_the_former(tree, filed.get("method", {}))
 
 
-#: Sections that are one of several, by the key that says which.
+#: Sections with one class per source or per kind.
 _UNIONS = ("data", "partition")
 
 
 def _leave_out_keys_of_the_former(tree: dict[str, Any], name: str, filed: dict[str, Any]) -> None:
-    """Where an override names another kind or source, leave out what the file says for the former one alone."""
+    """If an override names another kind or source, leave out the file's keys that only the former one has."""
     union = Config.model_fields[name].annotation
     key, sections = union_key(union), members(union)
     node = tree.get(name)
@@ -46,7 +46,7 @@ def _leave_out_keys_of_the_former(tree: dict[str, Any], name: str, filed: dict[s
 
 
 def _inherit_options_of_the_former(tree: dict[str, Any], filed: dict[str, Any]) -> None:
-    """Where an override names another method, set the file's options apart: the method takes those that it knows."""
+    """If an override names another method, keep the file's options apart: the new method takes those that it has."""
     node = tree.get("method")
     former = filed.get("name", MethodConfig().name)
     if not isinstance(node, dict) or node.get("name", MethodConfig().name) == former:
@@ -59,8 +59,10 @@ def _inherit_options_of_the_former(tree: dict[str, Any], filed: dict[str, Any]) 
 
 
 def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
-    """Set a dotted key. A mapping is merged into what is there, an empty one clears it, and an either-or key displaces
-    its rival.
+    """Set a dotted key.
+
+    A mapping is merged into the mapping that is there, an empty mapping replaces it, and a key removes the keys that it
+    excludes.
     """
     *parents, last = dotted.split(".")
     node = tree

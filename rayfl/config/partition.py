@@ -146,7 +146,7 @@ class NaturalPartition(SizedPartition):
 
     @property
     def owner_column(self) -> str | None:
-        """The column that says whose sample it is."""
+        """The column that names the owner of each sample."""
         return self.column
 
     @property
@@ -198,7 +198,7 @@ class OwnLabelsPartition(OwnPartition):
     """The same as `partition.labels` of a composed partition."""
 
     place: ClassVar[str] = "partition.labels"
-    #: Sizes are asked for by partition.quantity, never here; classes derived from ByLabels look for this.
+    #: Sizes are asked for by partition.quantity, never here; classes derived from ByLabels look for this attribute.
     samples: ClassVar[None] = None
 
 

@@ -42,12 +42,12 @@ class PartitionConfig(Section):
         "only the training",
     )
 
-    #: How many clients there are if nobody says; None: as many as the data have.
+    #: How many clients there are if the config does not say; None: as many as the data have.
     default_clients: ClassVar[int | None] = 20
 
     @property
     def owner_column(self) -> str | None:
-        """The column that says whose sample it is, for kinds that deal by owner."""
+        """The column that names the owner of each sample, for kinds that deal by owner."""
         return None
 
     @property
@@ -61,7 +61,7 @@ class PartitionConfig(Section):
         return None
 
     def lasting(self, rounds: int) -> "PartitionConfig":
-        """Return a partition in which whatever recurs goes on for so many rounds."""
+        """Return a partition in which recurring changes go on for this many rounds."""
         return self
 
     @model_validator(mode="before")
@@ -138,5 +138,5 @@ class PlantedPartition(PartitionConfig):
 
 
 def are_sizes(value: Any) -> TypeGuard[list[int]]:
-    """Whether this is a list of sizes, so that its length and sum mean something."""
+    """Whether a value is a list of valid sizes, so that its length and sum can be used."""
     return isinstance(value, list) and bool(value) and all(isinstance(v, int) and 1 <= v <= MOST for v in value)

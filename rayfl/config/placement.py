@@ -67,7 +67,7 @@ class RayConfig(Section):
 
     @property
     def gpu_share(self) -> float:
-        """GPUs per actor, however it was said."""
+        """GPUs per actor, from whichever of the two keys is set."""
         return 1 / self.actors_per_gpu if self.actors_per_gpu else self.gpus_per_actor or 0.0
 
 

@@ -103,7 +103,7 @@ class Config(Section):
         return dump_yaml(self.to_tree())
 
 
-_MOST_NAME = 200  # bytes: file systems end at 255, and files next to the folder have longer names
+_MOST_NAME = 200  # bytes: file systems allow 255, and files next to the folder have longer names
 
 
 def _is_folder_name(name: str) -> bool:

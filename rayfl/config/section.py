@@ -1,4 +1,4 @@
-"""What all parts of the config are: strict, immutable, and shown without secrets."""
+"""The base class of all parts of the config: strict, immutable, and shown without secrets."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -27,7 +27,7 @@ class Section(BaseModel):
         return super().__getstate__() | {"objects": objects_named(self.__dict__)}
 
     def __setstate__(self, state: dict[Any, Any]) -> None:
-        """Take in the objects that came along."""
+        """Register the Python objects that came with the state."""
         adopt_objects(state.get("objects", {}))
         super().__setstate__({key: value for key, value in state.items() if key != "objects"})
 

@@ -1,4 +1,4 @@
-"""Sections that are one of several, told apart by a key such as partition.kind: finding the one, and listing all."""
+"""Unions of sections, told apart by a key such as partition.kind: find the section that is meant, and list all."""
 
 from collections.abc import Callable, Iterator, Mapping
 from types import UnionType
@@ -6,12 +6,12 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, Tag
 
-#: The name of the member that takes import paths, up to what is imported.
+#: How the name of the member for import paths begins; what is imported follows.
 OWN = "package.module:"
 
 
 def tag_of(key: str, default: str, own: str, base: type[BaseModel]) -> Callable[[Any], str | None]:
-    """Return what finds the tag of a section: `key=name`; None if there is no name. `own` is for import paths.
+    """Return a function that gives a section's tag `key=name`, or None without a name; `own` replaces import paths.
 
     The tag becomes part of the place of an error, so it must not look like a key.
     """
@@ -39,12 +39,12 @@ def union_key(union: Any) -> str:
 
 
 def is_list(union: Any) -> bool:
-    """Whether a key holds a list of sections that are each one of several."""
+    """Whether a key holds a list of sections of a union."""
     return get_origin(union) is list
 
 
 def _tagged(union: Any) -> Iterator[tuple[str, type[BaseModel]]]:
-    """Yield tags and sections; those of an optional union too, and of a list of them."""
+    """Yield the tags and sections of a union, also of an optional union or of a list of unions."""
     if get_origin(union) is Annotated:
         inner, *rest = get_args(union)
         tags = [part.tag for part in rest if isinstance(part, Tag)]

@@ -1,6 +1,6 @@
 """Samples and who gets them: sources, the in-memory data set, partitions. Knows nothing of models or Ray.
 
-`load_dataset` is in `rayfl.data.sources`: actors get the data set ready, and need not wait for what reads files.
+`load_dataset` is in `rayfl.data.sources`: actors get the finished data set, and need not import the file readers.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,7 +1,7 @@
 """All samples of a run as compact arrays, and the batches made of them.
 
 The arrays go once per node into shared memory, so they may be read-only and nothing here writes to them.
-Where they come from is in `sources`, who gets which in `partition`.
+`sources` makes the arrays, and `partition` decides who gets which samples.
 """
 
 import math
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     import torch
 
 Kind = Literal["image", "vector", "text"]
-#: What is learned of a sample: its class, or a number.
+#: What is learned about a sample: its class, or a number.
 Targets = Literal["class", "number"]
 
 
 class Step(Protocol):
-    """One thing that is done to inputs: plain data that knows how to do it. See `partition.parts.features`."""
+    """One operation on inputs, held as plain data. See `partition.parts.features`."""
 
     @property
     def inverts(self) -> bool:
-        """Whether it makes 255 - x of each pixel x."""
+        """Whether the step turns each pixel x into 255 - x."""
         ...
 
     def apply(self, inputs: np.ndarray, samples: np.ndarray) -> np.ndarray:
-        """Return what is made of raw inputs (n, ...), which are those of the samples of these numbers."""
+        """Return the changed raw inputs (n, ...); `samples` are the numbers of their samples."""
         ...
 
 
@@ -37,8 +37,8 @@ class Step(Protocol):
 class Transform:
     """What sets a planted cluster, or a client, apart. Applied to raw values of each batch, never stored.
 
-    `turns` are quarter turns against the clock, exact, and `degrees` a further rotation by less than one, which is
-    interpolated; `labels[c]` is the new label of class c. Then come the `steps`, in their order.
+    `turns` are exact anticlockwise quarter turns, and `degrees` a further, interpolated rotation by less than 90
+    degrees; `labels[c]` is the new label of class c. Then come the `steps`, in their order.
     """
 
     turns: int = 0
@@ -48,7 +48,7 @@ class Transform:
     steps: tuple[Step, ...] = ()
 
     def __repr__(self) -> str:
-        # Fingerprints of partitions are made of this text, and some are from before there were steps.
+        # Fingerprints of partitions use this text, and must not change for transforms from before there were steps.
         steps = f", steps={self.steps!r}" if self.steps else ""
         return (
             f"Transform(turns={self.turns!r}, invert={self.invert!r}, labels={self.labels!r}, degrees={self.degrees!r}"
@@ -57,16 +57,16 @@ class Transform:
 
     @property
     def costs(self) -> bool:
-        """Whether inputs take work that is worth keeping the result of; quarter turns and inversion take none."""
+        """Whether the transform is slow enough to keep its results; quarter turns and inversion are not."""
         return bool(self.degrees or self.steps)
 
     @property
     def inverts(self) -> bool:
-        """Whether pixels end up inverted, by one of its ways or another."""
+        """Whether pixels end up inverted, by `invert` or by steps; two inversions cancel."""
         return bool((self.invert + sum(step.inverts for step in self.steps)) % 2)
 
     def apply(self, inputs: np.ndarray, samples: np.ndarray) -> np.ndarray:
-        """Return raw images or vectors of these samples as they are seen through it."""
+        """Return raw images or vectors of these samples as they are seen through the transform."""
         if self.turns % 4:
             inputs = np.rot90(inputs, self.turns, axes=(2, 3))
         if self.degrees:
@@ -85,9 +85,9 @@ class Dataset:
     `inputs` are uint8 or float32 (N, C, H, W) for images, float32 (N, F) for vectors, one stream of character codes
     (T,) for text. `labels` are classes, or with `targets="number"` float32, and `classes` is then 1. Models see
     `x * scale + shift`, per channel or feature: by default with mean 0 and deviation 1 over the samples outside the
-    source's own test split. `owner[i]` numbers the person a sample belongs to, where the source tells, and
-    `is_validation` marks its own validation split, where it has one. Classes and features may have names; `notes` are
-    lines that say what a user should know of how the data were read.
+    source's own test split. `owner[i]` is the number of the owner of sample i, and `is_validation` marks the source's
+    own validation split; both are None if the source has none. Classes and features may have names; `notes` are lines
+    that say what a user should know about how the data were read.
     """
 
     inputs: np.ndarray
@@ -117,16 +117,16 @@ class Dataset:
 
     @property
     def class_of(self) -> np.ndarray:
-        """The class of each sample; where labels are numbers, all samples are of one."""
+        """The class of each sample; where labels are numbers, all samples have class 0."""
         return self.labels if self.targets == "class" else np.zeros(len(self.labels), np.uint8)
 
     @property
     def vocabulary(self) -> int | None:
-        """How many characters a text has, so how many codes a model must know; None if this is no text."""
+        """How many different characters a text has, each with a code that a model reads; None if this is no text."""
         return self.classes if self.kind == "text" else None
 
     def seen(self, samples: np.ndarray, transform: Transform | None) -> np.ndarray:
-        """Return a copy of raw images or vectors as they are seen through a transform; it may be written to."""
+        """Return a copy of raw images or vectors as they are seen through a transform; the copy may be written to."""
         inputs = self.inputs.take(samples, axis=0)
         return inputs if transform is None else transform.apply(inputs, samples)
 
@@ -138,14 +138,14 @@ class Dataset:
     ) -> "tuple[torch.Tensor, torch.Tensor]":
         """Return the inputs, normalised float32 (text: long codes), and the long or float32 labels of these samples.
 
-        `seen` may know what images or vectors look like through the transform, as a fresh array; default: `self.seen`.
+        `seen` may return stored results of a slow transform, as a fresh array; default: `self.seen`.
 
         >>> data = Dataset(np.array([[1.0], [3.0]], np.float32), np.array([0, 1], np.uint8), 2, "vector",
         ...                np.zeros(2, bool), shift=np.float32([-2]), scale=np.float32([1]))
         >>> data.batch([1, 0])[0].tolist()
         [[1.0], [-1.0]]
         """
-        import torch  # here: dealing samples out does not need it
+        import torch  # here, because dealing samples out does not need torch
 
         chosen = np.asarray(indices, dtype=np.intp)
         labels = self.labels.take(chosen).astype(np.int64 if self.targets == "class" else np.float32)
@@ -155,8 +155,8 @@ class Dataset:
             assert self.starts is not None
             positions = self.starts.take(chosen).astype(np.intp)[:, None] + np.arange(self.window)
             return torch.from_numpy(self.inputs.take(positions).astype(np.int64)), torch.from_numpy(labels)
-        # These are copies, so what follows may work in place. In numpy, because on batches of small images the
-        # calls cost more than the arithmetic, and there a turn is a view.
+        # The inputs are copies, so they may be changed in place. This is done in numpy, because on batches of small
+        # images the calls cost more than the arithmetic, and in numpy a quarter turn is only a view.
         known = transform is not None and transform.costs and seen is not None
         inputs = seen(chosen, transform) if known else self.seen(chosen, transform)  # type: ignore[misc, arg-type]
         shift, scale = self.shift, self.scale
@@ -169,9 +169,9 @@ class Dataset:
 
 
 def rotated(images: np.ndarray, degrees: float) -> np.ndarray:
-    """Return uint8 images (N, C, H, W) turned against the clock about their middle, black where nothing was.
+    """Return uint8 images (N, C, H, W) turned anticlockwise about their middle, black where there was no pixel.
 
-    Bilinear interpolation in whole numbers, so that the bits are the same on any machine.
+    The interpolation is bilinear, in whole numbers, so that the bits are the same on any machine.
 
     >>> rotated(np.array([[[[0, 1], [2, 3]]]], np.uint8), 90.0).tolist()
     [[[[1, 3], [0, 2]]]]
@@ -191,7 +191,7 @@ _WHOLE = 256  # what the weights of a pixel's four neighbours add up to
 
 @lru_cache(maxsize=64)
 def _neighbours(height: int, width: int, degrees: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return for each pixel of a turned image the four pixels that it lies between, and their weights (4, H * W)."""
+    """Return, for each pixel of a turned image, the four source pixels around it, and their weights (4, H * W)."""
     angle = math.radians(degrees)
     cos, sin = math.cos(angle), math.sin(angle)
     middle_y, middle_x = (height - 1) / 2, (width - 1) / 2

@@ -59,7 +59,7 @@ class Federation(ABC):
 
     @property
     def present(self) -> np.ndarray:
-        """The clients that are there by now: all but newcomers that have yet to arrive. Cohorts are drawn from them."""
+        """The clients that have arrived by this round. Cohorts are drawn from them."""
         return self.presence.there(self.round)
 
     @property
@@ -104,13 +104,13 @@ class Federation(ABC):
         self._places.forget()
 
     def drop(self, clients: np.ndarray, slots: Sequence[str]) -> None:
-        """Let these clients forget what is in these slots, which nobody else has anything in."""
+        """Let these clients forget what is in these slots; no other client may have anything in them."""
         self._ask("drop", {worker: (list(slots),) for worker in range(self._places.workers)})
         self._places.drop(clients, slots)
 
     @contextmanager
     def looking_on(self) -> Iterator[None]:
-        """Let the simulation look on: what is done inside takes time as tests do, and counts as no traffic."""
+        """Let the simulation observe clients: what is done inside counts as time for tests, and not as traffic."""
         with self._traffic.not_counted():
             yield
 
@@ -199,7 +199,7 @@ class Federation(ABC):
         part: Part = "all",
         slot: str = MODEL,
     ) -> np.ndarray:
-        """Return one mean per cluster (count, size): summed on the workers, so that `count` models travel from each.
+        """Return one mean per cluster (count, size): summed on the workers, so each sends at most `count` models.
 
         Clusters without clients are returned as zeros.
         """
@@ -259,7 +259,7 @@ class Federation(ABC):
         passes: float = 0,
         result_bytes: int | None = None,
     ) -> Any:
-        """Run `function(client, *arrays)` on each of these clients; return what it returns, stacked in their order.
+        """Run `function(client, *arrays)` on each of these clients; return the results, stacked in the clients' order.
 
         `client` is a rayfl.client.client.Client: its data, models, what it keeps, a seeded generator, the device. The
         function returns an array, a tuple of arrays, or None; the shapes must be the same for all clients. It runs on
@@ -271,7 +271,7 @@ class Federation(ABC):
         Traffic: the arrays travel to each client (models once per round) and the results travel back. Give
         `result_bytes` if a client would send another number of bytes than its result has. `passes` is how many passes
         over its training samples a client computes. With `at_server`, the function stands for what the server does with
-        whole models that it was sent: then only the upload of these models is counted.
+        whole models that clients have sent to it: then only the upload of these models is counted.
         """
         if len(clients) == 0:
             return None
@@ -313,9 +313,9 @@ class Federation(ABC):
     ) -> dict[str, np.ndarray]:
         """Return the task's metrics and the loss, by name, of each client on its own test or validation set.
 
-        Tested are these clients, by default all that are there. The others, and who has no samples, get NaN. A client
-        that is handed none (-1), or has none of its own, is tested with the initial model; see also Overlay.
-        This is the simulation looking on, so it is not counted as traffic.
+        By default, all clients that have arrived are tested. Other clients, and clients without samples, get NaN. A
+        client that is handed no model (-1), or has no model of its own, is tested with the initial model; see also
+        Overlay. Tests serve the simulation only and are not counted as traffic.
         """
         sizes = np.zeros(self.clients, np.int64)
         who = self.present if clients is None else clients

@@ -6,7 +6,7 @@ Costs are also given per client in units of FedAvg (thesis 7.4.5, Table 7.6), wh
 - models down, models up: what a client receives and sends
 - storage: the models that a client receives in the round, and the parts of its own models that it does not receive;
   working copies, gradients and activations do not count
-- computation: a forward pass over a sample counts 1, a backward pass 2, over those of one local training
+- computation: passes over samples, divided by those of one local training; a forward pass counts 1, a backward pass 2
 """
 
 import time
@@ -19,7 +19,7 @@ FORWARD, TRAINING = 1, 3  # passes of a sample: forward alone; forward and backw
 
 
 class Ledger:
-    """The costs of one round, as they come in."""
+    """The costs of one round, added up as they occur."""
 
     def __init__(self, train_cost: np.ndarray, piece_bytes: np.ndarray) -> None:
         self.bytes_up = 0
@@ -57,7 +57,7 @@ class Ledger:
         before.append((clients, pieces))
 
     def down_bytes(self, clients: np.ndarray, each: int, new: int) -> None:
-        """Count data other than a model: each client holds `each` bytes of it, and `new` of them receive it now."""
+        """Count data other than a model: each client holds `each` bytes, and `new` clients receive them now."""
         self._involved[clients] = True
         self.bytes_down += new * each
         self._held += len(clients) * each
@@ -79,7 +79,7 @@ class Ledger:
     def lost(self, clients: np.ndarray) -> None:
         """Count clients that were lost during the round: each received and computed what the others did on average.
 
-        What it would have sent is not counted: it did not arrive. Who is counted already is not counted again.
+        What a lost client would have sent never arrived, so it is not counted. No client is counted twice.
         """
         others, lost = int(self._involved.sum()), int((~self._involved[clients]).sum())
         if not others:

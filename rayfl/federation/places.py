@@ -38,7 +38,7 @@ class Places:
     def __init__(self, clients: int, layout: Layout, workers: int) -> None:
         self.workers = workers
         self.home = np.full(clients, -1)  # the worker that holds what a client keeps
-        self.changed_in = np.zeros(clients, np.int64)  # the round in which what a client keeps last changed
+        self.changed_in = np.zeros(clients, np.int64)  # the last round that changed what a client keeps
         self._clients, self._layout = clients, layout
         self._slots: dict[str, Slot] = {}
 
@@ -61,7 +61,7 @@ class Places:
         self._slots.clear()
 
     def drop(self, clients: np.ndarray, slots: Sequence[str]) -> None:
-        """Forget slots in which only these clients have anything; who keeps nothing else is at home nowhere."""
+        """Forget slots in which only these clients have anything; a client that keeps nothing else then has no home."""
         for name in slots:
             self._slots.pop(name, None)
         kept = [slot.kept[clients] for slot in self._slots.values()]
@@ -70,7 +70,7 @@ class Places:
     def note_trained(
         self, slot: str, shares: Mapping[int, np.ndarray], keep: bool, momentum: str | None, round: int
     ) -> None:
-        """Record where clients were just trained, and whether they keep the model, or the momentum in its slot."""
+        """Record where clients were just trained, whether they keep the model, and the slot of kept momentum."""
         state = self.slot(slot)
         state.where[~state.kept] = -1  # models that are not kept are dropped at the next training
         for worker, clients in shares.items():
@@ -119,7 +119,7 @@ class Places:
         return {w: np.array(clients) for w, clients in enumerate(shares) if clients}
 
     def split_by_place(self, clients: np.ndarray, slot: str) -> dict[int, np.ndarray]:
-        """Return the positions in `clients` of those whose latest model each worker holds."""
+        """Return, for each worker, the positions in `clients` of the clients whose latest model it holds."""
         place = self.slot(slot).where[clients]
         if (place < 0).any():
             raise ValueError(f"clients {clients[place < 0].tolist()} have no model in slot {slot!r} to work on")

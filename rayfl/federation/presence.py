@@ -1,4 +1,4 @@
-"""Since when each client is there, and in which rounds it is available: plain data, settled before the first round."""
+"""The round in which each client arrives, and the rounds in which it is available: plain data, fixed before round 1."""
 
 from dataclasses import dataclass
 
@@ -6,13 +6,13 @@ import numpy as np
 
 from rayfl.config import MOST
 
-#: The round of those who arrive only after training.
+#: The round of arrival of clients that arrive only after training.
 AFTER_TRAINING = MOST + 1
 
 
 @dataclass(frozen=True)
 class Trace:
-    """Who is available in which round, as flat arrays: in the first, `clients[offsets[0] : offsets[1]]`.
+    """The clients available in each round, as flat arrays: in round 1, these are `clients[offsets[0] : offsets[1]]`.
 
     >>> trace = Trace(np.array([4, 7, 9]), np.array([0, 2, 3]))
     >>> [trace.available(round).tolist() for round in (1, 2, 3)]
@@ -24,18 +24,18 @@ class Trace:
 
     @property
     def rounds(self) -> int:
-        """How many rounds there are before it begins again."""
+        """The number of rounds before the trace begins again."""
         return len(self.offsets) - 1
 
     def available(self, round: int) -> np.ndarray:
-        """Return who is available in a round, counted from 1."""
+        """Return the clients that are available in a round, counted from 1."""
         at = (round - 1) % self.rounds
         return self.clients[self.offsets[at] : self.offsets[at + 1]]
 
 
 @dataclass(frozen=True)
 class Presence:
-    """The round from which on each client is there (0: from the start), and who of them is available when."""
+    """The round in which each client arrives (0: there from the start), and when each client is available."""
 
     arrives: np.ndarray  # (m,)
     trace: Trace | None = None
@@ -46,7 +46,7 @@ class Presence:
         return cls(np.zeros(clients, np.int64))
 
     def there(self, round: int) -> np.ndarray:
-        """Return the clients that are there in a round, whether or not they are available."""
+        """Return the clients that have arrived by a round, whether or not they are available."""
         return np.flatnonzero(self.arrives <= round)
 
     def available(self, round: int) -> np.ndarray:
@@ -57,5 +57,5 @@ class Presence:
         return clients[self.arrives[clients] <= round]
 
     def arriving(self, round: int) -> np.ndarray:
-        """Return the newcomers of a round."""
+        """Return the clients that arrive in a round."""
         return np.flatnonzero(self.arrives == round)

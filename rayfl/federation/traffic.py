@@ -29,7 +29,7 @@ class Traffic:
 
     @contextmanager
     def not_counted(self) -> Iterator[None]:
-        """Leave the round's ledger as it is, but for the time."""
+        """Do not count what is done inside, except its time, which counts as testing."""
         counted = self.ledger
         self.new_ledger()
         try:
@@ -80,7 +80,7 @@ class Traffic:
         unsent[clients] &= ~layers
 
     def map(self, clients: np.ndarray, arrays: Sequence[np.ndarray | Each | Sent], at_server: bool, slot: str) -> None:
-        """Count what a call of `map` sends to clients, or with `at_server` what they had to send."""
+        """Count what a call of `map` sends to clients, or with `at_server` the models that clients must send for it."""
         if at_server:
             self.up(clients, "all", slot)
             return

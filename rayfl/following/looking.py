@@ -62,7 +62,7 @@ class Ending:
         self._seen_active = False
 
     def is_here(self, statuses: Sequence[Status], one: bool) -> bool:
-        """Whether to stop waiting. With `one`, a single run is watched, and no further runs can appear."""
+        """Whether to stop waiting; with `one`, all given folders are runs themselves, so no further runs can appear."""
         if any(map(_is_active, statuses)):
             self._last, self._seen_active = self._clock(), True
             return False

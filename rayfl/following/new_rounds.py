@@ -58,7 +58,7 @@ class NewRounds:
     def __init__(self, storage: Storage, after: int = 0, begun: float | None = None) -> None:
         self._storage, self._after = storage, after
         self._begun = time.time() if begun is None else begun
-        self._passed: set[str] = set()  # files that hold nothing after `after`, and never will
+        self._passed: set[str] = set()  # files that hold no new rounds and will not get any
 
     def read(self) -> Iterator[Batch]:
         """Yield the new rounds, one file of `clients` at a time: the clients of a long run may not fit into memory."""

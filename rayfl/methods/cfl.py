@@ -56,7 +56,7 @@ class CFLOptions(ClusteredOptions):
 
 @dataclass
 class CFLState(ClusteredState):
-    """Also: which clients were absent when their cluster was split."""
+    """ClusteredState, and which clients were absent when their cluster was split."""
 
     undecided: np.ndarray
 
@@ -95,7 +95,7 @@ class CFL(Clustered):
         self.recentre(cohort)
 
     def assign_newcomers(self, clients: np.ndarray) -> Assigned:
-        """Give newcomers to the centre with the least loss, as those who were absent when their cluster split."""
+        """Assign newcomers to the centre with the least loss, as for clients that were absent when a cluster split."""
         self.state.undecided[clients] = False
         return super().assign_newcomers(clients)
 
@@ -129,7 +129,7 @@ class CFL(Clustered):
         state.undecided[absent] = True
 
     def _disagree(self, clients: np.ndarray, updates: np.ndarray) -> bool:
-        """Whether these updates cancel while some are still long."""
+        """Return whether these updates cancel while some are still long."""
         weights = self.fed.n_train[clients] if self.options.weighted else np.ones(len(clients))
         mean = np.zeros(updates.shape[1])
         for weight, update in zip(weights / weights.sum(), updates, strict=True):

@@ -1,18 +1,18 @@
-"""The frame of clustered methods: K centres, who is in which cluster, and the add-ons that go with any of them.
+"""The frame of clustered methods: K centres, each client's cluster, and the add-ons of clustered methods.
 
 A clustered method says how clients are assigned and how centres move. It trains through `local_training`, weighs
-models through `losses` and names what is tested through `tested`; there the add-ons come in:
+models through `losses` and names what is tested through `tested`; these three functions apply the add-ons:
 
 - `cks` (thesis Eq. 5.6) pulls every client to the mean over all clients, as soon as there is one; `con` (Eq. 4.3, 4.4)
-  makes it like its own centre and unlike the others; `con_cks` (Eq. 6.1) does the first on the backbone and the second
-  on the head.
+  makes a client's model like its own centre and unlike the others; `con_cks` (Eq. 6.1) applies `cks` to the backbone
+  and `con` to the head.
 - `cam` (CAM, section 3; thesis ch. 7) adds a global model W_g: a client's output is the sum of the logits of W_g and of
   its cluster's (or its own) model. Both are trained at once, each with the other fixed at the round's start; W_g begins
-  with random numbers of its own. Beside the sum, the accuracy of each of the two alone is reported. With `cam.residual`
+  with random numbers of its own. The accuracy of each of the two models alone is also reported. With `cam.residual`
   false, FedAvg and the method are trained apart and only tested together (thesis 7.4.4).
 
-The two texts on CAM differ: the clusters' models are plain weighted means (thesis Eq. 7.6), or with `cam.damped` keep
-what other clusters' samples weigh of their old values (CAM Eq. 6). Statistics of batch norm are never damped.
+The two texts on CAM differ: a cluster's model becomes the plain weighted mean (thesis Eq. 7.6), or with `cam.damped`
+moves to this mean only by the cluster's share of the samples (CAM Eq. 6). Statistics of batch norm are never damped.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ from rayfl.methods.options import ClusteredOptions
 from rayfl.models import Part
 
 GLOBAL = "global"
-CAM_WARMUP, CAM_ROUNDS = 30, 100  # the papers' warm-up, and the rounds it is a part of
+CAM_WARMUP, CAM_ROUNDS = 30, 100  # the papers' warm-up, and how many rounds their runs have
 
 
 @dataclass
@@ -50,9 +50,9 @@ class Clustered(Method):
     Options = ClusteredOptions
     options: Any
     state: Any
-    #: Whether the texts on CAM name this method: these have a warm-up, and a form without residuals.
+    #: Whether the texts on CAM name this method: then it has a warm-up, and a form without residuals.
     named_by_cam: ClassVar[bool] = False
-    #: Whether `cam.damped` means something: clients start from the centre that is then damped.
+    #: Whether `cam.damped` is allowed: this needs clients that start from the centre that is then damped.
     dampens: ClassVar[bool] = False
 
     def __init__(self, options: Any, fed: Federation, seed: int) -> None:
@@ -115,17 +115,17 @@ class Clustered(Method):
 
     @property
     def additive(self) -> bool:
-        """Whether outputs are those of the global and the cluster's model added up."""
+        """Whether a client's output is the sum of the global and the cluster's model's outputs."""
         return "cam" in self.options.addons
 
     @property
     def residual(self) -> bool:
-        """Whether each of these two is trained with the other one's logits added."""
+        """Whether the global and the cluster's model are each trained with the other one's logits added."""
         return self.additive and self.options.cam.residual
 
     @property
     def tuned_together(self) -> bool:
-        """Whether each is fine-tuned with the other one's logits added."""
+        """Whether the global and the cluster's model are each fine-tuned with the other one's logits added."""
         return self.residual
 
     @property
@@ -145,10 +145,10 @@ class Clustered(Method):
     def local_training(
         self, cohort: np.ndarray, start: Models | None = None, objective: Sequence[Term] = (), keep: bool = False
     ) -> None:
-        """Train the cohort toward its clusters, with the add-ons' terms; then move what all clusters share."""
+        """Train the cohort toward its clusters, with the add-ons' terms; then update the model that clusters share."""
         options, state = self.options, self.state
         terms = list(objective)
-        # Until somebody has trained, W_g is the model that all began with, and not a mean of anything.
+        # Until somebody has trained, W_g is the initial model and not a mean: there is nothing to pull to.
         if self._shares_knowledge and not np.array_equal(state.shared, self.fed.initial):
             piece: Part = "backbone" if "con_cks" in options.addons else "all"
             terms.append(Proximal(everyone(state.shared, self.fed.clients, piece), options.cks.strength))
@@ -190,7 +190,7 @@ class Clustered(Method):
         return {"global": shared, "own" if isinstance(own, Personal) else "cluster": own}
 
     def share_what_was_learnt_alone(self, clients: np.ndarray, slot: str = MODEL) -> None:
-        """Let W_g be the mean of models that were trained alone, where CKS will pull to it (thesis Eq. 5.2).
+        """With CKS, set W_g to the mean of models that were trained alone (thesis Eq. 5.2).
 
         CAM's global model is trained beside the clusters' from the start, and is not touched.
         """
@@ -198,7 +198,7 @@ class Clustered(Method):
             self._move_shared(clients, slot)
 
     def _move_shared(self, cohort: np.ndarray, slot: str) -> None:
-        """Eq. 9 of CAM: the mean over all clients, by samples."""
+        """Eq. 9 of CAM: the mean over all clients of the cohort, weighted by samples."""
         self.state.shared = self.fed.mean(cohort, self.fed.n_train[cohort], slot=slot)
 
     # -- what most clustered methods do -------------------------------------------------------------------------
@@ -208,7 +208,7 @@ class Clustered(Method):
         return Models(self.state.centres, self.state.assignment)
 
     def recentre(self, cohort: np.ndarray, weighted: bool = True) -> None:
-        """Move each centre to the mean of this cohort's models in its cluster; one that nobody is in stays.
+        """Move each centre to the mean of this cohort's models in its cluster; a centre without such models stays.
 
         Damped (CAM, Eq. 6), a centre moves only by its cluster's share of the cohort's samples.
         """
@@ -232,7 +232,7 @@ class Clustered(Method):
     def personal_models(self) -> EvalModels:
         """Test each client with its own model, and newcomers with the model that they were given until they have one.
 
-        Not with CAM: the sum of the global model and a client's own begins with its first round.
+        With CAM, newcomers are no exception: before its first round, a client's own model is the initial model.
         """
         return self.tested(Personal()) if self.additive else self.own_or_given(Personal(), self.given_newcomers())
 
@@ -245,9 +245,10 @@ class Clustered(Method):
         return self.state.assignment
 
     def assign_newcomers(self, clients: np.ndarray) -> Assigned:
-        """Give newcomers to the centre with the least loss, of those that somebody is assigned to.
+        """Assign newcomers to the centre with the least loss, among the centres that somebody is assigned to.
 
-        They are tested with it, also where others have models of their own. Before there are clusters they get none.
+        Newcomers are tested with this centre, even in methods that test clients with their own models. Before there
+        are clusters, newcomers get none.
         """
         state = self.state
         rows = np.unique(state.assignment[np.setdiff1d(self.fed.present, clients)])

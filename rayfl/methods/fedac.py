@@ -1,4 +1,4 @@
-"""FedAC (Zhang et al. 2024): personal models pulled to a cluster centre and to a global embedding, K found on the way.
+"""FedAC (Zhang et al. 2024): personal models pulled to a cluster centre and to a global embedding, K found in training.
 
 Algorithm 1, with the low-rank cosine similarity of Algorithm 2 and two rules for the number of clusters: the paper's
 granularity (Algorithm 3), every round, and by default `utility`, which asks clients whether a split helps them (see
@@ -8,29 +8,29 @@ rayfl.clustering.useful and rayfl.methods.judging). Departures from the paper, a
 - A client goes to the cluster of greatest similarity; Eq. 4 prints arg min.
 - A client has no cluster, and counts in no mean, before it has taken part: the paper leaves R^0 open, and an untrained
   model says nothing. The first round's centres are drawn from its clients by k-means++.
-- The cosine is taken between differences from the common initial model (`origin: initial`), not between raw weights
-  (`none`, Algorithm 2), which all point the same way, nor from the cohort's mean (`mean`), seen from which a client
-  that trained seldom looks like a cluster of its own.
-- With `utility`, nobody is pulled to a centre before two judgements in a row agree: the pull would keep the models of a
-  wrong cluster together. Afterwards all clusters are judged again by the same evidence, and change if two judgements in
-  a row propose the same change.
+- The cosine is taken between differences from the common initial model (`origin: initial`). Raw weights (`none`,
+  Algorithm 2) all point the same way; in differences from the cohort's mean (`mean`), a client that has trained only
+  a few times looks like a cluster of its own.
+- With `utility`, nobody is pulled to a centre before two judgements in a row agree, or the fourth is made: the pull
+  would keep the models of a wrong cluster together. Afterwards all clusters are judged again by the same evidence, and
+  change if two judgements in a row propose the same change.
 - The map is fitted on the cohort and, where that is smaller than D + 1, on other clients that took part. For a
-  judgement it is fitted on those who are judged, since clients that a map was fitted on look noisier than others.
+  judgement it is fitted on the judged clients, since clients that a map was fitted on look noisier than others.
 - The E-step and the M-step run over all clients, also absent ones (lines 11 and 12), so the server has the model that
-  each client sent last. When M is new, the server projects the models of absent clients itself: nobody who is not there
-  is asked for anything, and a client gets the new map when it takes part again. (A server with only sums and sketches
-  could translate a sketch by M_new M_old^T. A map of a cohort of 5 has 4 directions, so that says next to nothing; and
-  such a server could not move an absent client from one cluster's mean to another's.)
+  each client sent last. When M is new, the server projects the models of absent clients itself: absent clients are
+  asked for nothing, and get the new map when they take part again. (A server with only sums and sketches could
+  translate a sketch by M_new M_old^T. But the map of a cohort of 5 has only 4 directions, so such a translation says
+  almost nothing; and such a server could not move an absent client from one cluster's mean to another's.)
 - `granularity_norm`: Algorithm 3 prints squared distances. By these, clusters in a trial on small CIFAR-10 (8 x 8
   pixels, an MLP, 100 clients, 25 per round, Dirichlet 0.1, K = 10 fixed, one seed, made while rayfl was planned) have
-  G_c of 0.07 to 0.15, below the paper's own range of 0.2 to 0.8, and tuning merges all of them. By plain L2 it is 0.26
-  to 0.39, and tuning ends with 8 to 11 clusters from 2, 10 and 20: what Figures 4(c) and 4(d) show. So `l2` is the
-  default and `squared` the printed rule. At the paper's size neither has been measured. A cluster's own spread is the
-  root of its mean squared distance, which the server knows from one number per client.
-- `similarity: cosine` and `l2` (Figures 3c, 3d) take the whole weights where `lrcos` takes D numbers. The server has
-  these models for its means, so they travel no more often; but each comparison costs by the size of the model. So only
-  the cohort is assigned again, and absent clients stay where they are. Tuning, and the first round's centres, go by the
-  sketches all the same.
+  G_c of 0.07 to 0.15, below the paper's own range of 0.2 to 0.8, and tuning merges all of them. By plain L2, G_c is
+  0.26 to 0.39, and tuning that starts with 2, 10 or 20 clusters ends with 8 to 11, as Figures 4(c) and 4(d) show. So
+  `l2` is the default and `squared` the printed rule. At the paper's size neither has been measured. A cluster's own
+  spread is the root of its mean squared distance, which the server knows from one number per client.
+- `similarity: cosine` and `l2` (Figures 3c, 3d) compare whole weights where `lrcos` compares D numbers. The server has
+  whole models for its means anyway, so nothing more travels; but the cost of a comparison grows with the model's size.
+  So only the cohort is assigned again, and absent clients stay where they are. Tuning, and the first round's centres,
+  still use the sketches.
 """
 
 from collections.abc import Mapping
@@ -72,10 +72,10 @@ from rayfl.methods.method import Assigned
 if TYPE_CHECKING:
     from rayfl.client.client import Client
 
-#: The map is fitted on at most so many models, since all of them must come to the server for it.
+#: The most models that the map is fitted on; all of them must come to the server for it.
 MOST_FITTED = MOST_JUDGED
 
-#: So many models are held at once where whole models of all clients are compared.
+#: The most models that are held at once where whole models of all clients are compared.
 COMPARED = 32
 
 
@@ -86,7 +86,7 @@ class FedACState:
     embedding: np.ndarray  # Phi: its backbone part is used
     shared: np.ndarray  # W_g, for the add-ons
     assignment: np.ndarray  # (m,) cluster numbers
-    clusters: np.ndarray  # (K,) the numbers in use, rising; a number is never given to another cluster
+    clusters: np.ndarray  # (K,) the numbers in use, in rising order; a number is never reused for another cluster
     centres: np.ndarray  # Omega (K, size)
     centre_sketches: np.ndarray  # (K, D): M (Omega - w_0)
     low_rank: LowRankMap | None  # M
@@ -111,7 +111,7 @@ class FedAC(Clustered):
 
     @classmethod
     def check(cls, options: Any, clients: int, cohort: int, rounds: int) -> list[str]:
-        """Refuse what cannot be clustered."""
+        """Refuse cohorts and options that do not allow clustering."""
         faults = super().check(options, clients, cohort, rounds)
         if cohort < cls.least_cohort:
             faults.append(
@@ -134,12 +134,12 @@ class FedAC(Clustered):
 
     @classmethod
     def server_models(cls, options: Any, clients: int) -> int:
-        """Count the models that the low-rank map is fitted on, too."""
+        """Return K plus the number of models that the low-rank map is fitted on."""
         return options.clusters + min(MOST_FITTED, clients)
 
     @classmethod
     def notes(cls, options: Any, clients: int, cohort: int, rounds: int) -> list[str]:
-        """Say so if the run is too short for the number of clusters to be judged."""
+        """Warn if the run is too short to judge the number of clusters."""
         if options.tuning != "utility":
             return []
         needed = rounds_until(2 * options.tune_from, clients, cohort)
@@ -188,13 +188,13 @@ class FedAC(Clustered):
             self._tune_by_granularity()
         elif judged is not None:
             self._judge(judged, seen)
-        if self.options.report_similarity:  # now: the last round's fine-tuning changes what clients hold
+        if self.options.report_similarity:  # now: fine-tuning after the last round changes models
             self._matrix = self._between_clients()
 
     # -- Algorithm 2: sketches ------------------------------------------------------------------------------
 
     def _sketch(self, cohort: np.ndarray, seen: np.ndarray, judged: np.ndarray | None) -> None:
-        """Let the cohort project its models; where the map is fitted again, the stored models are projected too."""
+        """Let the cohort project its models; if the map is fitted again, also project those of absent clients."""
         state, options = self.state, self.options
         if state.low_rank is None or (self.fed.round - 1) % options.pca_every == 0 or judged is not None:
             on = self._fit_on(cohort, seen) if judged is None else judged
@@ -203,7 +203,7 @@ class FedAC(Clustered):
             centres = list(state.centres[:, : self.fed.layout.parameters])
             state.centre_sketches = project_all(state.low_rank, centres, self._initial())
             state.has_map[:] = False
-            # For the others the server projects the whole models that they sent it last, and nothing travels.
+            # The server projects the models that absent clients sent last, so nothing travels.
             absent = np.setdiff1d(seen, cohort)
             if len(unsent := absent[self.fed.unsent(absent)]):
                 raise ValueError(f"the server has not got the latest models of the clients {unsent.tolist()}")
@@ -211,7 +211,7 @@ class FedAC(Clustered):
         self._project(cohort)
 
     def _project(self, clients: np.ndarray, at_server: bool = False) -> None:
-        """Let clients project their models: a map that is new travels to each of them once, and D + 1 numbers back."""
+        """Let clients project their models; a new map travels to each client once, and D + 1 numbers travel back."""
         state = self.state
         assert state.low_rank is not None
         if not len(clients):
@@ -233,7 +233,7 @@ class FedAC(Clustered):
         return np.union1d(cohort, rng.choice(others, spare, replace=False))
 
     def _origin(self) -> np.ndarray:
-        """The sketch, M (x - w_0), of the point x from which the cosine is seen."""
+        """Return the sketch M (x - w_0) of the origin x from which the cosine is measured."""
         low_rank = self.state.low_rank
         assert low_rank is not None  # nothing is compared before the first sketch
         if self.options.origin == "initial":
@@ -251,7 +251,7 @@ class FedAC(Clustered):
     # -- the E-step and the M-step (Eq. 4 and 5) ------------------------------------------------------------
 
     def _assign(self, cohort: np.ndarray, seen: np.ndarray) -> None:
-        """Give everyone who has taken part to the most similar centre; by whole weights, only the cohort."""
+        """Assign all clients that have taken part to the most similar centre; by whole weights, only the cohort."""
         state, by_sketches = self.state, self.options.similarity == "lrcos"
         origin = self._origin()
         if not len(state.clusters):
@@ -270,7 +270,7 @@ class FedAC(Clustered):
             state.assignment[seen] = state.clusters[similarity.argmax(axis=1)]
 
     def _likeness(self, cohort: np.ndarray) -> np.ndarray:
-        """Return how like each centre these clients are, by their whole weights; the greatest is the most similar."""
+        """Return how similar these clients are to each centre, by whole weights; greater is more similar."""
         centres, origin = self.state.centres[:, : self.fed.layout.parameters], self._origin_point()[None]
         found = distances(self.fed, cohort, np.vstack([centres, origin]))
         if self.options.similarity == "l2":
@@ -278,12 +278,12 @@ class FedAC(Clustered):
         return cosine_by_distances(found[:, :-1], found[:, -1], squared_distances(centres, origin)[:, 0])
 
     def _recentre(self) -> None:
-        """Move each centre to the plain mean of its clients' last models; a cluster without clients is gone."""
+        """Move each centre to the plain mean of its clients' last models; a cluster without clients is removed."""
         state = self.state
         state.next_number = max(state.next_number, int(state.assignment.max()) + 1)
         state.clusters = np.unique(state.assignment[state.assignment != NO_CLUSTER])
         state.centres = self.fed.mean_of_kept(state.assignment, state.clusters)
-        # The map is linear, so the sketch of a mean is the mean of the sketches, and no centre need be projected.
+        # The map is linear, so the sketch of a mean is the mean of the sketches, and no centre is projected.
         state.centre_sketches = np.stack([state.sketches[state.assignment == k].mean(axis=0) for k in state.clusters])
 
     # -- the number of clusters -----------------------------------------------------------------------------
@@ -306,7 +306,7 @@ class FedAC(Clustered):
         self._recentre()
 
     def _judged_now(self) -> np.ndarray | None:
-        """Return the clients on which the number of clusters is judged in this round; None if none is due."""
+        """Return the clients by which the number of clusters is judged in this round; None if no judgement is due."""
         judging, present = self.state.judging, self.fed.present
         if judging.trainings(present) < judging.next_at:
             return None
@@ -335,7 +335,7 @@ class FedAC(Clustered):
         self._recentre()
 
     def find_clusters(self, clients: np.ndarray, points: np.ndarray) -> tuple[UsefulClusters, np.ndarray]:
-        """Ask the clients whether splits help them; return the clusters, and the losses before and after training.
+        """Ask the clients whether splits help them; return clusters, and the losses before and after local training.
 
         `points` are the clients' sketches. A subclass with another rule overrides this.
         """
@@ -347,8 +347,8 @@ class FedAC(Clustered):
     def _spread(self) -> tuple[np.ndarray, np.ndarray]:
         """Return how far each cluster's clients are from its centre, and the distances between centres.
 
-        The mean square of the first is the mean of ||w_i - w_0||^2 less ||Omega_k - w_0||^2, so that no model has to
-        be looked at for it.
+        The mean squared distance to a centre is the mean of ||w_i - w_0||^2 minus ||Omega_k - w_0||^2, so the clients'
+        models are not needed.
         """
         state, parameters = self.state, self.fed.layout.parameters
         points = np.vstack([self._initial(), state.centres[:, :parameters]])
@@ -370,9 +370,9 @@ class FedAC(Clustered):
         return {**super().also_tested(), "centre": self.tested(self.centres())}
 
     def assign_newcomers(self, clients: np.ndarray) -> Assigned:
-        """Give newcomers to the centre with the least loss, with which they are tested.
+        """Find the centre with the least loss for each newcomer, and test the newcomer with it.
 
-        The assignment does not know of it: a client counts in no mean, and has no sketch, before it has taken part.
+        `assignment` stays as it is, because a client counts in no mean, and has no sketch, before it has taken part.
         """
         state = self.state
         if not len(state.clusters):
@@ -386,7 +386,7 @@ class FedAC(Clustered):
         return Assigned(self.tested(Models(state.centres, choice)), state.clusters[rows])
 
     def given_newcomers(self) -> Models:
-        """Hand newcomers the centre of the cluster that they were given, as long as there is such a cluster."""
+        """Hand newcomers the centre of the cluster that they were given, as long as this cluster exists."""
         state, nobody = self.state, np.full(self.fed.clients, NO_CLUSTER)
         given = nobody if state.welcomed is None else state.welcomed
         there = np.isin(given, state.clusters)
@@ -411,7 +411,7 @@ class FedAC(Clustered):
         return extras
 
     def _between_clients(self) -> np.ndarray:
-        """Return how like each other all clients are, or for `l2` how far apart; who never took part is at w_0."""
+        """Return how similar all clients are, for `l2` how far apart; clients that never took part are at w_0."""
         state, fed = self.state, self.fed
         if self.options.similarity == "lrcos":
             sketches = state.sketches - self._origin()

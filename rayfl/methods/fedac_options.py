@@ -8,7 +8,7 @@ from rayfl.clustering import GranularityNorm
 from rayfl.config import MOST
 from rayfl.methods.options import MOST_CLUSTERS, ClusteredOptions
 
-#: The similarity matrix is reported for at most so many clients: it stands in every round's row, 2 MB for these.
+#: The most clients for which the similarity matrix is reported. It is in every round's row: 2 MB for this many clients.
 MOST_REPORTED = 500
 
 

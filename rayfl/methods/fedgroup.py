@@ -26,7 +26,7 @@ class FedGroupOptions(ClusteredOptions):
 
 @dataclass
 class FedGroupState(ClusteredState):
-    """Also: each group's mean first update."""
+    """ClusteredState, and each group's mean first update."""
 
     directions: np.ndarray  # (K, parameters)
 
@@ -60,7 +60,7 @@ class FedGroup(Clustered):
         self.recentre(cohort)
 
     def assign_newcomers(self, clients: np.ndarray) -> Assigned:
-        """The paper's cold start: by the update of one training from the initial model."""
+        """Assign newcomers by the update of one training from the initial model: the paper's cold start."""
         if not len(self.state.centres):
             return super().assign_newcomers(clients)
         self._group(clients)

@@ -53,7 +53,7 @@ class FedSoftOptions(ClusteredOptions):
 
 @dataclass
 class FedSoftState(ClusteredState):
-    """Also: each client's shares."""
+    """ClusteredState, and each client's shares."""
 
     shares: np.ndarray  # u (m, K); 0 before a client has taken part
 
@@ -100,7 +100,7 @@ class FedSoft(Clustered):
         state.assignment[clients] = state.shares[clients].argmax(axis=1)
 
     def assign_newcomers(self, clients: np.ndarray) -> Assigned:
-        """Ask newcomers for their shares at once; they are tested with the centre of the largest."""
+        """Ask newcomers for their shares at once; test each newcomer with the centre of its largest share."""
         self._estimate(clients)
         return self.welcomed(clients)
 

@@ -172,7 +172,7 @@ class FedTSDP(Method):
         means = fed.mean_by_cluster(cohort, rows, len(state.models), fed.n_train[cohort], part=part)
         models = state.models.copy()
         models[np.unique(rows)] = means[np.unique(rows)]
-        there = fed.present  # newcomers that have yet to arrive hold no model back
+        there = fed.present  # clients that have not arrived yet keep no model in use
         in_use, rows = np.unique(state.assignment[there], return_inverse=True)
         state.assignment = np.zeros(fed.clients, np.int64)
         state.assignment[there] = rows
@@ -187,7 +187,7 @@ class FedTSDP(Method):
         return self.state.assignment
 
     def assign_newcomers(self, clients: np.ndarray) -> Assigned:
-        """Give newcomers to the cluster whose shared layers, over the initial model, have the least loss."""
+        """Assign newcomers to the cluster whose shared layers, put over the initial model, have the least loss."""
         cluster = super().assign_newcomers(clients).cluster
         self.state.assignment[clients] = cluster
         return Assigned(self.eval_models(), cluster)

@@ -67,7 +67,7 @@ class FeSEMOptions(ClusteredOptions):
 
 @dataclass
 class FeSEMState(ClusteredState):
-    """Also: how often K-means has run."""
+    """ClusteredState, and how often K-means has run."""
 
     shots: int = 0
 

@@ -44,7 +44,7 @@ class FLHC(Clustered):
         )
 
     def round(self, cohort: np.ndarray) -> None:
-        """FedAvg in each cluster; there is one until the warm-up is over."""
+        """FedAvg in each cluster; there is one cluster until the warm-up is over."""
         if self.fed.round == self.options.warmup + 1:
             self._cluster()
         self.local_training(cohort, start=self.centres())

@@ -1,8 +1,8 @@
-"""When and on whom the number of clusters is judged, and what clients are asked for it.
+"""When the number of clusters is judged, by which clients, and what these clients are asked.
 
-A judgement is an evaluation that the server sends to some clients, whether or not they are in the round's cohort: each
-says what loss the mean of the other members of a group has on its training samples. It is counted as traffic. Nothing
-here belongs to one method; see rayfl.clustering.useful for the rule.
+For a judgement, the server asks some clients, whether or not they are in the round's cohort: each client reports the
+loss that the mean of the other members of a group has on its own training samples. This is counted as traffic. Nothing
+here is for one method only; see rayfl.clustering.useful for the rule.
 """
 
 from dataclasses import dataclass, field
@@ -21,16 +21,16 @@ from rayfl.federation.traffic import FLOAT_BYTES
 if TYPE_CHECKING:
     from rayfl.client.client import Client
 
-#: A judgement is about at most this many clients; the others join the clusters that are found.
+#: A judgement asks at most this many clients; the others join the clusters that are found.
 MOST_JUDGED = 256
-#: Each of them answers by at most this many of its training samples.
+#: Each of these clients computes its losses on at most this many of its training samples.
 MOST_SAMPLES = 64
-#: This many centres are held at once.
+#: The maximum number of group means that are held at once.
 HELD = 64
-#: "One cluster" is no answer before clients' own training has lowered their losses by this part: without training,
-#: everybody is alike.
+#: The verdict "one cluster" does not count before clients' own training has lowered their losses by this fraction:
+#: without training, all clients are alike.
 LEARNT = 0.25
-#: Where judgements differ again and again, or clients learn too little, this one decides about the first clusters.
+#: If judgements keep differing, or clients learn too little, the judgement with this number decides the first clusters.
 LAST_WORD = 4
 
 
@@ -39,12 +39,12 @@ class Judging:
     """What the server remembers of its judgements."""
 
     trained: np.ndarray  # (m,) how often each client has trained
-    next_at: int  # the next judgement is due when most clients have trained this often
+    next_at: int  # the next judgement is due when `trainings` is this large
     proposal: np.ndarray  # (m,) the clusters that the last judgement proposed; -1: not judged
     judgements: int = 0
     decided: bool = False  # whether there are clusters that clients are pulled to
-    verdict: dict[str, Any] = field(default_factory=dict)  # of the last judgement, as it is reported
-    round: int = 0  # in which that was
+    verdict: dict[str, Any] = field(default_factory=dict)  # the last judgement, as it is reported
+    round: int = 0  # the round of the last judgement
 
     @classmethod
     def of(cls, clients: int, first: int) -> "Judging":
@@ -52,12 +52,12 @@ class Judging:
         return cls(np.zeros(clients, np.int64), first, np.full(clients, NO_CLUSTER))
 
     def trainings(self, present: np.ndarray) -> int:
-        """Return how often half of the clients have trained, or MOST_JUDGED of them where there are more."""
+        """Return the number of trainings that enough of the present clients have reached; see `enough_of`."""
         enough = enough_of(len(present))
         return int(np.sort(self.trained[present])[-enough]) if enough else 0
 
     def eligible(self, present: np.ndarray) -> np.ndarray:
-        """Return the clients that have trained often enough to be judged now: half as often as most have, or more."""
+        """Return the clients that have trained often enough to be judged now: at least half of `trainings` times."""
         return present[2 * self.trained[present] >= max(self.trainings(present), 1)]
 
     def decide(
@@ -69,12 +69,13 @@ class Judging:
         every: int,
         trainings: int,
     ) -> bool:
-        """Take note of a judgement on these clients; return whether its clusters are to be used from now on.
+        """Record a judgement by these clients; return whether its clusters are to be used from now on.
 
-        Evidence grows with training, and small data fool once but seldom twice in the same way: a judgement counts if
-        it repeats the one before, and "one cluster" only if clients have learnt something. So early answers are "not
-        yet". The pull to the centres begins with the first clusters that count, also if that is one. `progress` are
-        the clients' losses before and after their own training, `current` the clusters in use.
+        Evidence grows with training. With few data, one judgement may be wrong by chance, but two are seldom wrong in
+        the same way. So a judgement counts only if it repeats the one before, and "one cluster" only if clients have
+        learnt something; until then the verdict is "not yet". The pull to the centres begins with the first judgement
+        that counts, even if it finds one cluster. `progress` are the clients' losses before and after their own
+        training, `current` the clusters in use.
         """
         before, after = progress.sum(axis=0)
         learnt = float(1 - after / before) if before > 0 else 0.0
@@ -111,12 +112,12 @@ class Judging:
 
 
 def enough_of(clients: int) -> int:
-    """Return how many of these clients must have trained often enough: half, or as many as are judged."""
+    """Return how many of these clients must have trained often enough: half, but at most MOST_JUDGED."""
     return min(ceil(clients / 2), MOST_JUDGED)
 
 
 def rounds_until(trainings: int, clients: int, cohort: int) -> int:
-    """Return in about which round enough clients have trained this often, if cohorts are drawn at random.
+    """Return about how many rounds it takes until enough clients have trained this often, with random cohorts.
 
     >>> rounds_until(10, 20, 20), rounds_until(10, 10_000, 100)
     (10, 484)
@@ -135,10 +136,10 @@ def rounds_until(trainings: int, clients: int, cohort: int) -> int:
 
 
 def stratified(points: np.ndarray, most: int, rng: np.random.Generator) -> np.ndarray:
-    """Return at most this many rows of `points` (n, D), such that small groups with a direction of their own are there.
+    """Return the numbers of at most `most` rows of `points` (n, D), with some rows of each small group that differs.
 
-    A quarter are drawn one after the other with probabilities by the squared distance from those that were drawn
-    before (as in k-means++), and each brings its three nearest rows, so that a group is never there with one row only.
+    A quarter of the rows are drawn one after the other, with probabilities by the squared distance from the rows drawn
+    before (as in k-means++). Each drawn row brings its three nearest rows, so that no group has only one row.
     """
     if len(points) <= most:
         return np.arange(len(points))
@@ -158,11 +159,12 @@ def stratified(points: np.ndarray, most: int, rng: np.random.Generator) -> np.nd
 def held_out_losses(
     fed: Federation, clients: np.ndarray, tree: np.ndarray, beside: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Ask clients for their losses under the mean of the others of each group of a tree (n, n - 1).
+    """Ask clients for their losses under the mean of the other members of each group of a tree (n, n - 1).
 
-    Row i is of `clients[i]`, which rise, and is leaf i of scipy's tree; losses[i, t] is NaN where i is not in the group
-    that row t makes. Also return their losses (n, 2) under the initial model and under their own. The outputs of the
-    model `beside`, if given, are added to those of every model (CAM).
+    Row i belongs to `clients[i]`, which is leaf i of scipy's tree; `clients` are in rising order. losses[i, t] is NaN
+    where leaf i is not in the group that row t of the tree makes. Also return the clients' losses (n, 2) under the
+    initial model and under their own models. The outputs of the model `beside`, if given, are added to those of every
+    model (CAM).
     """
     groups, extra = groups_of_tree(tree), [] if beside is None else [beside]
     losses = np.full((len(clients), len(tree)), np.nan)
@@ -184,10 +186,10 @@ def held_out_losses(
 
 
 def _means(fed: Federation, members: np.ndarray) -> np.ndarray:
-    """The mean model of each column of `members` (clients, groups); the groups may have members in common."""
+    """Return the mean model of each column of `members` (clients, groups); groups may have members in common."""
     means = np.zeros((members.shape[1], fed.layout.size), np.float32)
     waiting = np.arange(members.shape[1])
-    while len(waiting):  # as many at once as have no member in common
+    while len(waiting):  # take as many groups at once as have no member in common
         apart, taken = [], np.zeros(len(members), bool)
         for column in waiting:
             if not (taken & members[:, column]).any():
@@ -200,7 +202,7 @@ def _means(fed: Federation, members: np.ndarray) -> np.ndarray:
 
 
 def first_and_last_loss(client: "Client", beside: np.ndarray | None = None) -> np.ndarray:
-    """Return the client's losses under the initial model and under its own."""
+    """Return the client's losses under the initial model and under its own model."""
     return client.losses(np.stack([client.initial, client.model()]), beside, most=MOST_SAMPLES).mean(axis=1)
 
 
@@ -209,7 +211,7 @@ def losses_of_others(
 ) -> np.ndarray:
     """Return the client's losses under the means of groups without itself, given the means and the sizes of all groups.
 
-    Where it is not a member, the loss is NaN.
+    For groups without the client, the loss is NaN.
     """
     means, sizes = groups
     found = np.full(len(member), np.nan)

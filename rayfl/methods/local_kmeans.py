@@ -4,7 +4,7 @@
 each cluster continues with FedAvg. This is a fair baseline, and finds planted clusters.
 
 `variant: sr_fca` is the baseline in the SR-FCA paper. Each client starts from its own random model, and the centroids
-that K-means finds are tested as they are: nothing is trained after it, so rounds after `warmup` change nothing. The
+that K-means finds are tested as they are: nothing is trained afterwards, so rounds after `warmup` change nothing. The
 weights of networks with different starts are hardly comparable (their neurons are permuted), so neither the clusters
 nor the centroids can be expected to be good. The authors' code also fills each layer from the beginning of the flat
 centroid, which would reduce any accuracy to guessing. This error is not repeated here.
@@ -50,7 +50,7 @@ class LocalKMeansOptions(ClusteredOptions):
 
 @dataclass
 class LocalKMeansState(ClusteredState):
-    """Also: the centres that K-means found among the models that clients trained alone."""
+    """ClusteredState, and the centres that K-means found among the models that clients trained alone."""
 
     points: np.ndarray  # (K, parameters)
 
@@ -88,20 +88,20 @@ class LocalKMeans(Clustered):
         self.recentre(cohort)
 
     def _join(self, late: np.ndarray) -> None:
-        """Let those who were not there for the K-means train alone once, and join the nearest centroid."""
+        """Let clients that missed the K-means train alone once, and join the nearest centroid."""
         for some in _pieces(late):
             self._train_alone(some, self.options.variant == "sr_fca", keep=False)
             self.state.assignment[some] = nearest(self.fed.collect(some), self.state.points)
 
     def assign_newcomers(self, clients: np.ndarray) -> Assigned:
-        """Treat newcomers as all who were not there for the K-means; before it they have no cluster."""
+        """Treat newcomers like all clients that missed the K-means; before the K-means they have no cluster."""
         if not len(self.state.points):
             return super().assign_newcomers(clients)
         self._join(clients)
         return self.welcomed(clients)
 
     def _train_alone(self, cohort: np.ndarray, own_starts: bool, keep: bool = True) -> None:
-        """Continue each client's own training; it starts from the common model, or from its own random model."""
+        """Continue each client's own training; a client starts from the common model, or from its own random model."""
         fed = self.fed
         new = cohort[~fed.has_model(cohort)] if own_starts else cohort[:0]
         old = np.setdiff1d(cohort, new)
@@ -114,7 +114,7 @@ class LocalKMeans(Clustered):
             fed.train(old, keep=keep)
 
     def eval_models(self) -> EvalModels:
-        """Test with the client's own model during the warm-up, then with the cluster's model."""
+        """Test with the client's own model before the last warm-up round, then with the cluster's model."""
         return Personal() if self.fed.round < self.options.warmup else self.tested(self.centres())
 
 

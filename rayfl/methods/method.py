@@ -33,15 +33,15 @@ class Method(ABC):
 
     #: The method's own options: keys, types, defaults and help in one place.
     Options: ClassVar[type[MethodOptions]] = MethodOptions
-    #: Where it is described, for `rayfl methods`.
+    #: The paper that describes the method, for `rayfl methods`.
     paper: ClassVar[str] = ""
-    #: Whether the server needs public samples: partition.public then is not none (`self.fed.public`).
+    #: Whether the server needs public samples (`self.fed.public`): then partition.public must not be none.
     needs_public: ClassVar[bool] = False
 
-    #: Whether it needs what only classes have, such as probabilities: then `task` must be a classification.
+    #: Whether the method needs what only classes have, such as probabilities: then `task` must be a classification.
     needs_classes: ClassVar[bool] = False
 
-    #: The fewest clients that a round can do with: participation.dropout leaves at least so many.
+    #: The fewest clients that a round needs: participation.dropout leaves at least this many.
     least_cohort: ClassVar[int] = 1
 
     state: Any
@@ -52,7 +52,7 @@ class Method(ABC):
 
     @classmethod
     def settle(cls, options: Any, rounds: int) -> Any:
-        """Return the options with those filled in whose default depends on the run; the run's config then says them."""
+        """Fill in the options whose default depends on the run, so that the run's config contains them."""
         return options
 
     @classmethod
@@ -82,7 +82,7 @@ class Method(ABC):
         """Return what each client is tested with: models handed to it, its `Personal`, an `Overlay`, or a `Mixture`."""
 
     def also_tested(self) -> Mapping[str, EvalModels]:
-        """Return models to test besides; their accuracy is reported as `<name>_accuracy` in extras."""
+        """Return more models to test; their accuracy is reported as `<name>_accuracy` in extras."""
         return {}
 
     def assignment(self) -> np.ndarray | None:
@@ -92,9 +92,10 @@ class Method(ABC):
     def assign_newcomers(self, clients: np.ndarray) -> Assigned:
         """Say where clients that have just arrived belong, and what they are tested with before they train.
 
-        Here: in the cluster whose model has the least loss on a newcomer's training data. Where there is one cluster or
-        none, or clients are tested with models of their own, there is nothing to choose. A method that remembers who is
-        in which cluster writes it into its state, too, unless it counts nobody who has not taken part.
+        By default, a newcomer belongs to the cluster whose model has the least loss on its training data. With one
+        cluster or none, or if clients are tested with their own models, there is nothing to choose. A method that keeps
+        an assignment in its state also stores the newcomers' clusters there, unless clients count only once they have
+        taken part.
         """
         tested, assignment, fed = self.eval_models(), self.assignment(), self.fed
         handed = tested.models if isinstance(tested, Overlay) else tested
@@ -118,7 +119,7 @@ class Method(ABC):
         return Assigned(replace(tested, models=models) if isinstance(tested, Overlay) else models, clusters[found])
 
     def own_or_given(self, own: Personal, given: Models) -> Personal | Overlay:
-        """Return the clients' own models, and for newcomers that wait for their first round what they are given."""
+        """Return the clients' own models, and for newcomers that wait for their first round the `given` models."""
         fed = self.fed
         late = fed.present[fed.presence.arrives[fed.present] > 1]
         waiting = late[~fed.has_model(late, own.slot) & (given.choice[late] >= 0)]
@@ -142,11 +143,11 @@ class Method(ABC):
         return True
 
     def fine_tune(self) -> EvalModels:
-        """Train every client that is there once more, from what it would be tested with, and return what to test then.
+        """Train each client that is there once more, from what it is tested with, and return what to test afterwards.
 
-        Of a mixture, each part is trained with the others fixed, so that the sum is still a sum (thesis 7.4.4); models
-        that were trained apart are also fine-tuned apart.
-        Momentum starts from rest, also where clients keep it from round to round.
+        In a mixture, each part is trained with the other one fixed, so that the sum is still a sum (thesis 7.4.4).
+        Models that were trained apart are also fine-tuned apart. Momentum starts at zero, even if clients keep it from
+        round to round.
         """
         tested, clients = self.eval_models(), self.fed.present
         parts = tested.parts if isinstance(tested, Mixture) else (tested,)

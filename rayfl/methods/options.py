@@ -10,7 +10,7 @@ from rayfl.config import MOST, Section
 MOST_CLUSTERS = 10_000
 
 AddOnName = Literal["cam", "con", "cks", "con_cks"]
-#: Which part of clients' models is compared: the last fully connected layer, all of those at the end, or everything.
+#: What is compared of clients' models: the last fully connected layer, all such layers at the end, or everything.
 ComparedPart = Literal["head", "dense", "all"]
 
 

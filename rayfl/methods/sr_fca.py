@@ -68,7 +68,7 @@ class SRFCAOptions(OneShotOptions):
 
 @dataclass
 class SRFCAState(ClusteredState):
-    """Also: the result of ONE_SHOT: the clients that took part, their models' losses on each other, the threshold."""
+    """ClusteredState, and the result of ONE_SHOT: its clients, their models, the models' losses, and the threshold."""
 
     present: np.ndarray  # (p,) clients
     alone: np.ndarray  # (p, size) their models, trained alone

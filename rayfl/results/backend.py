@@ -11,7 +11,7 @@ class Backend(ABC):
     """A folder, as `Storage` uses it; the methods are documented there."""
 
     path: str
-    full_path: str  # with secrets: for opening it, never for showing it
+    full_path: str  # with secrets: only for opening the folder, never shown
 
     @abstractmethod
     def make(self) -> None: ...

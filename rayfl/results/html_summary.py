@@ -49,7 +49,7 @@ def _facts(run: "Run") -> dict[str, str]:
 
 
 def _curve(run: "Run") -> str:
-    """Return an SVG of the main metric over the rounds; nothing before the second evaluation."""
+    """Return an SVG of the main metric over the rounds; an empty string before the second evaluation."""
     metric = main_metric(run.rounds)
     measured = run.rounds[["round", metric]].dropna() if metric is not None else run.rounds.head(0)
     if metric is None or len(measured) < 2:
@@ -79,6 +79,6 @@ def _curve(run: "Run") -> str:
 
 
 def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return at most about one point per pixel, including the last one, because notebooks store what they show."""
+    """Return about one point per pixel at most, always with the last point: notebooks store what they show."""
     step = -(-len(points) // _WIDTH)
     return [*points[:-1:step], points[-1]]

@@ -1,4 +1,4 @@
-"""The lock of a run's folder: taking it, and checking whether it is taken without blocking anyone."""
+"""The lock of a run's folder: how to take it, and how to check, without blocking anyone, whether it is taken."""
 
 import errno
 import os
@@ -21,7 +21,10 @@ _TRIES = 10
 
 
 def take(lock: int) -> None:
-    """Lock an open file; BlockingIOError if another process holds the lock for longer than `is_locked` takes."""
+    """Lock an open file; BlockingIOError if another process keeps the lock.
+
+    Several attempts are made, because `is_locked` in another process holds the lock for an instant.
+    """
     for _ in range(_TRIES - 1):
         with suppress(BlockingIOError):
             return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -30,9 +33,9 @@ def take(lock: int) -> None:
 
 
 def is_locked(storage: "Storage") -> bool | None:
-    """Whether a process is writing to a folder, according to its lock; None without locks, as in object stores.
+    """Whether a process is writing to a folder, according to its lock; None if there are no locks.
 
-    This creates no file and does not stop any process from writing: see `take`.
+    Object stores have no locks. This creates no file and does not stop any process from writing: see `take`.
     """
     if fcntl is None or "://" in storage.path:
         return None

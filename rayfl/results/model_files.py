@@ -1,7 +1,7 @@
 """The files of saved models: an index, and safetensors with each tensor of the network stacked over the models.
 
     models/index.json                          which model each client and cluster has; written last
-    models/shared-000060.safetensors           models that clients share, the initial one first; row k of every tensor
+    models/shared-000060.safetensors           shared models, the initial one first; model k is row k of each tensor
     models/personal-000060-00000.safetensors   models that belong to one client
 
 This module handles arrays only; `saved_models` builds networks from them. A folder may come from anybody, so everything
@@ -22,7 +22,7 @@ from rayfl.results.storage import Storage
 FOLDER = "models"
 INDEX = "index.json"
 VERSION: Final = 1
-#: Used instead of a row of the shared models: the client's model is a personal one, or was not saved.
+#: Used instead of a row of the shared models if the client's model is a personal one, or was not saved.
 PERSONAL, LEFT_OUT = -1, -2
 #: Prefix of the names of arrays that are not tensors of the network.
 ABOUT = "rayfl/"
@@ -54,7 +54,7 @@ class Inputs(_Strict):
     shape: list[Count]
     classes: Count
     vocabulary: Count | None
-    transforms: list[dict[str, Any]]  # the planted ones, by number
+    transforms: list[dict[str, Any]]  # those of the partition, by number
     feature_names: list[str] | None = None  # of the columns of a table, in their order
     class_names: list[str] | None = None
 
@@ -73,7 +73,7 @@ class ModelsIndex(_Strict):
     rayfl_models: Literal[1] = VERSION
     round: Count
     models: ModelsToSave
-    combine: Literal["logits", "probabilities"]  # of each client's models
+    combine: Literal["logits", "probabilities"]  # how the outputs of a client's models are combined
     everyone: Served | None  # the model that all clients share, or the global model
     clusters: list[ClusterModel]
     shared: Annotated[str, Field(pattern=r"^shared-\d{6,9}\.safetensors$")]
@@ -121,7 +121,7 @@ def flat_vector(layout: Layout, tensors: Mapping[str, np.ndarray], row: int) -> 
 
 
 class ModelFiles:
-    """Writes a run's models after one round; the index is written last, so that they appear together or not at all."""
+    """Writes a run's models after one round; the index is written last, so that readers see all models or none."""
 
     def __init__(self, storage: Storage, folder: str, number: int, layout: Layout) -> None:
         self._storage, self._folder, self._number, self._layout = storage, folder, number, layout
@@ -130,7 +130,7 @@ class ModelFiles:
     def write_personal(self, clients: np.ndarray, parts: np.ndarray, vectors: np.ndarray) -> None:
         """Write models (n, size) that each belong to one client, in the order of the clients.
 
-        If a client uses several models together, `parts` says which of them each row is.
+        If a client uses several models together, `parts` has the number of each row among the client's models.
         """
         name = f"personal-{self._number:06d}-{len(self._personal):05d}.safetensors"
         about: dict[str, np.ndarray] = {
@@ -141,9 +141,9 @@ class ModelFiles:
         self._personal.append(PersonalFile(name=name, first=int(clients[0]), last=int(clients[-1])))
 
     def write_shared(self, vectors: np.ndarray, about: Mapping[str, np.ndarray], **index: Any) -> None:
-        """Write the shared models and arrays `about` clients, then the index; then remove the files it replaces.
+        """Write the shared models and the arrays `about` clients, then the index; then remove outdated files.
 
-        `index` has the remaining fields of ModelsIndex.
+        `index` has the remaining fields of ModelsIndex. Files that only the old index names are outdated.
         """
         name = f"shared-{self._number:06d}.safetensors"
         arrays = {f"{ABOUT}{key}": np.ascontiguousarray(array) for key, array in about.items()}

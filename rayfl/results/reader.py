@@ -1,4 +1,4 @@
-"""Reading a run, finished or still running: its config, its three tables as DataFrames, and its models.
+"""Reading a run, finished or still running: its config, its tables as DataFrames, and its models.
 
 Nothing is computed here beyond sorting; comparisons, figures and metrics are in `rayfl.analysis`.
 """
@@ -106,7 +106,7 @@ class Run:
 
     @property
     def stopped_early(self) -> StoppedEarly | None:
-        """When and why a callback ended the run; None if none did, or if the run was then given more rounds."""
+        """When and why a callback ended the run; None if no callback did, or if the run was later given more rounds."""
         stopped = read_stopped(self._storage)
         return stopped if stopped is not None and self.config.rounds <= stopped.rounds else None
 
@@ -129,12 +129,13 @@ class Run:
 
         A client is given by its number, or by its name if the data name clients (`client_names`).
 
-        If clients share only some layers, the model of a cluster, or the global model, consists of these layers and
-        otherwise of the initial model. `round` selects models that a callback saved after that round.
+        If clients share only some layers, the model of a cluster, or the global model, has these layers, and all other
+        layers are those of the initial model. `round` selects models that a callback saved after that round.
 
-        If the run names its network by import path, the code is imported only with `trust=True`, or if `model` names it
-        too; `model` may also be the network itself, or its class if the run was given one. For a client, pass samples
-        as they are in the source, or set `transformed` if they already have the transform of its planted cluster.
+        If the run names its network by import path, the code is imported only with `trust=True`, or if `model` is the
+        same import path. `model` may also be the network itself, or its class if the run was given a class. For a
+        client, pass samples as they are in the source; or set `transformed` if the samples already have the transform
+        of the client's planted cluster.
         """
         if client is not None and cluster is not None:
             raise InputError(f"client={shown(client)} and cluster={shown(cluster)} exclude each other: give one")
@@ -146,9 +147,9 @@ class Run:
         return saved.of_everyone(model, trust) if cluster is None else saved.of_cluster(cluster, model, trust)
 
     def predict(self, samples: Any, *, probabilities: bool = False, **which: Any) -> np.ndarray:
-        """Return the class of each raw sample (n,), or probabilities (n, classes); `which` is as in `model`.
+        """Return the class of each raw sample (n,), or probabilities (n, classes).
 
-        For a regression, return the predicted number for each sample (n,).
+        `which` are the arguments of `model`. For a regression, return the predicted number for each sample (n,).
         """
         outputs = self.model(**which)(samples).cpu()
         if outputs.shape[1] == 1:
@@ -189,7 +190,7 @@ class Run:
         if frame["method"].isna().any():
             frame = frame.assign(method=self.config.method.name, seed=self.config.seed)
         if name in ("clients", "newcomers"):
-            # Plain pandas makes whole numbers with nulls among them floats: cluster 3.0.
+            # By default, pandas turns a column of integers with nulls into floats: cluster 3 becomes 3.0.
             frame = frame.astype({"cluster": "Int32", "true_cluster": "Int32"})
         return frame.sort_values(order, kind="stable", ignore_index=True)
 
@@ -267,7 +268,7 @@ def _attempt(path: str | Path, action: Callable[[], T]) -> T:
         return action()
     except InputError:
         raise
-    except Exception as error:  # each file system has its own errors, and more of them without credentials
+    except Exception as error:  # each file system has its own errors, and others if credentials are missing
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise InputError(
             f"{path} cannot be read: {reason}; check the path; the secrets of a URI are not saved with a run:"

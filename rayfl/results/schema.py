@@ -1,4 +1,4 @@
-"""The columns and types of the three tables, defined only here.
+"""The columns and types of a run's tables, defined only here.
 
 A column keeps its type even in a file where all its values are null. Keys are never null; every measured value may be,
 because not every round is evaluated and not every data set has true clusters.
@@ -23,9 +23,9 @@ ALWAYS = ("accuracy", "macro_f1")
 
 
 def tables(metrics: Sequence[str] = ALWAYS, sketches: bool = False, newcomers: bool = False) -> dict[str, pa.Schema]:
-    """Return the tables of a run whose task has these metrics, by name, which is also their folder's.
+    """Return the tables of a run whose task has these metrics, by name; a table's folder has the same name.
 
-    With `sketches`, there is one more, of the models that clients trained, with `newcomers`, one of their tests.
+    `sketches` adds a table about the models that clients trained, `newcomers` a table of the newcomers' tests.
 
     Tables are written in this order: when a round appears in `rounds`, its rows in the other tables already exist.
     """

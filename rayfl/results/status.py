@@ -27,7 +27,7 @@ State = Literal["done", "stopped early", "running", "unfinished", "failed", "dam
 FAILURES = "failures"
 #: States that change only if the run is given more rounds.
 COMPLETE = ("done", "stopped early")
-#: The pace of a run is the mean over this many last rounds, because not every round is evaluated.
+#: The pace of a run is the mean over this many last rounds, because rounds with an evaluation take longer.
 _PACE_ROUNDS = 20
 
 
@@ -53,7 +53,7 @@ class Status:
 
     @property
     def complete(self) -> bool:
-        """Whether all rounds are done, unless the run is given more."""
+        """Whether the run has ended, after its last round or because a callback ended it."""
         return self.state in COMPLETE
 
     @property
@@ -98,7 +98,7 @@ def read_status(run: Run) -> Status:
 
 def main_metric(rounds: "pd.DataFrame") -> str | None:
     """Return the first metric of the task, by its column of `rounds`; None before the first evaluation."""
-    # Some columns exist in every run, even if the task does not measure them; those are empty.
+    # The columns of some metrics exist in every run; they are empty if the task does not measure these metrics.
     metrics = (name for name in rounds.columns if f"{name}_mean" in rounds.columns)
     return next((name for name in metrics if rounds[name].notna().any()), None)
 

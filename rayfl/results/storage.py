@@ -122,8 +122,9 @@ class Storage:
     def locked(self) -> Iterator[None]:
         """Keep other processes from writing to this folder within the block; the lock of a killed process is released.
 
-        This needs a file system with locks: object stores have none, and some network file systems are mounted without.
-        Within the block the path must keep leading to this folder: if it is deleted, it is not created again.
+        This needs a file system with locks. Object stores have none, and some network file systems are mounted without
+        locks.
+        Within the block, the path must keep leading to this folder: a folder that is deleted is not created again.
         """
         with ExitStack() as stack:
             try:

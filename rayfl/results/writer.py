@@ -111,7 +111,7 @@ def _write_table(storage: Storage, file: str, table: pa.Table) -> None:
 class RunWriter:
     """The tables of a run. Readers are at most `flush_seconds` and one round behind.
 
-    If writing is slow, they are further behind, unless `flush_seconds` is 0: then every round is written at once.
+    If writing is slow, readers are further behind, unless `flush_seconds` is 0: then every round is written at once.
     With `resume_after`, an interrupted run continues after that round; see `TableWriter`. `config` and `notes` are
     stored in the metadata of every file, so that the rows show which config they belong to.
     """
@@ -237,7 +237,7 @@ def check_tables(
         if name == "rounds":
             written = max(rounds, default=0)
             present = set(rounds)
-            # Check one after the other, not all at once: a manipulated file may name a billion rounds.
+            # Check the rounds one by one, without a list of all: a manipulated file may name a billion rounds.
             missing = list(islice((n for n in range(1, max(last, written) + 1) if n not in present), 5))
             if missing:
                 raise InputError(f"{storage.path}/rounds lacks rounds {missing}: restore its files, or start a new run")
@@ -275,8 +275,9 @@ def run_name(storage: Storage) -> str:
 def read_table(data: Any) -> pa.Table:
     """Return the table in the bytes of one Parquet file.
 
-    It uses only this thread: Arrow's threads may keep a reference to the bytes a little longer than `pq.read_table`
-    takes, and a thread that releases it while Python shuts down aborts the process, even after a successful run.
+    This uses only the calling thread: Arrow's threads may keep a reference to the bytes a little longer than
+    `pq.read_table` takes. A thread that releases the bytes while Python shuts down aborts the process, even after a
+    successful run.
     """
     return pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
 
@@ -315,7 +316,7 @@ def _is_column(value: Any) -> bool:
 
 
 def _with_labels(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of a table of clients, with no cluster where a client's is below 0."""
+    """Return the columns of a table of clients, with null in place of negative clusters and true clusters."""
     labels = {name: _null_below_zero(columns[name]) for name in ("cluster", "true_cluster") if name in columns}
     return {**columns, **labels}
 

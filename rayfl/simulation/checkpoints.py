@@ -5,9 +5,9 @@
     checkpoints/clients-000020-00000.npz   what clients keep, for clients that changed since the previous checkpoint
 
 A checkpoint refers to the older client files that it still needs, so its cost depends on how many clients trained, not
-on how many there are. The last two checkpoints are kept; of older ones, only the files that they name are removed. The
-JSON has the length and the checksum of every file. Everything is checked when it is read: a folder may come from
-anybody.
+on how many there are. The last two checkpoints are kept. Of older ones, the files that only they name are
+removed, and no other files. The JSON has the length and the checksum of every file. Everything is checked when it is
+read: a folder may come from anybody.
 """
 
 import io
@@ -97,9 +97,9 @@ class Checkpoints:
     def is_due(self, number: int) -> bool:
         """Whether to write a checkpoint after round `number`.
 
-        By default, checkpoints are written as often as possible within a fiftieth of the time. There is always one
-        before the last round and none after it: the last round is tested differently from others, so a run that is
-        given more rounds has to repeat it.
+        By default, checkpoints are written as often as possible within a fiftieth of the time. Unless
+        output.checkpoint_every is 0, there is always one before the last round. There is none after the last round:
+        it is tested differently from other rounds, so a run that is given more rounds has to repeat it.
         """
         every = self._config.output.checkpoint_every
         if every == 0 or number >= self._config.rounds:
@@ -182,7 +182,7 @@ class Checkpoints:
         return manifest.round
 
     def remove_from(self, number: int) -> int:
-        """Remove the checkpoints after round `number` or later; return the round of the last remaining one.
+        """Remove the checkpoints of round `number` and later rounds; return the round of the last remaining checkpoint.
 
         A run whose last round is `number` must repeat that round, because a last round is tested differently.
         """
@@ -285,7 +285,7 @@ class Checkpoints:
         self._remove(sorted(self._held)[:-HELD])
 
     def _remove(self, rounds: list[int]) -> None:
-        """Remove the checkpoints after these rounds: only the files that they name, no other files in the folder."""
+        """Remove the checkpoints of these rounds: only the files that they name, no other files in the folder."""
         needed = set().union(*[files for number, files in self._held.items() if number not in rounds])
         for number in rounds:
             # The JSON first: the files that it names must not disappear before it.

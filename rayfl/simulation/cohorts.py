@@ -1,4 +1,4 @@
-"""Who takes part in a round, and who is lost on the way: drawn from the seed and the number of the round alone."""
+"""Which clients take part in a round, and which are lost during it: drawn from the seed and the round's number only."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from rayfl.simulation.presence import cohort_size
 
 
 def draw_cohort(config: Config, presence: Presence, n_train: np.ndarray, number: int) -> np.ndarray:
-    """Return the clients of a round, in order: drawn evenly, or one after the other with chances by samples."""
+    """Return the clients of a round, sorted: drawn uniformly, or one by one in proportion to their training samples."""
     available, size = presence.available(number), cohort_size(config, presence, number)
     chances = None
     if config.participation.kind == "by_size":
@@ -21,8 +21,8 @@ def draw_cohort(config: Config, presence: Presence, n_train: np.ndarray, number:
 def survives(config: Config, cohort: np.ndarray, clients: int, number: int, least: int) -> np.ndarray:
     """Return which clients of a cohort are not lost during the round.
 
-    Each client draws a number, whoever else takes part. If fewer than `least` were left, those with the smallest
-    numbers stay: a method cannot do with less.
+    Each client has its own random number, which does not depend on the rest of the cohort. If fewer than `least`
+    clients were left, the `least` clients with the smallest numbers stay, because the method needs that many.
     """
     if not config.participation.dropout:
         return np.ones(len(cohort), bool)

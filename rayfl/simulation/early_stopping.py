@@ -35,7 +35,7 @@ class Best:
     metric: str
     value: float | None = None  # None before the first one
     round: int = 0
-    waited: int = 0  # evaluations since the best one, or since the run was last ended
+    waited: int = 0  # evaluations since the best one, or since early stopping last ended the run
 
 
 class EarlyStopping(Callback):

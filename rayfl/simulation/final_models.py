@@ -88,7 +88,7 @@ class ModelsOfServer:
         self._held, self._held_own = None, {}
 
     def described(self) -> DescribedModels:
-        """Return the models that clients are tested with, and those of clusters."""
+        """Return the models that clients are tested with, and the models of clusters."""
         if self._held is not None:
             return self._held
         method = self._method
@@ -142,9 +142,9 @@ class ModelsOfServer:
 
 
 def _for_newcomers(tested: TestedModels) -> TestedModels | None:
-    """Return the models of clients without personal layers: the shared layers, and otherwise the initial model.
+    """Return the models for clients without personal layers: the shared layers over the initial model.
 
-    None if no layers are shared, or all are.
+    None if no layers are shared, or if all are.
     """
     if all(part.slot is None for part in tested.parts) or any(not len(part.stack) for part in tested.parts):
         return None
@@ -176,7 +176,7 @@ class _Pool:
         return self._numbers[key]
 
     def laid_over(self, below: np.ndarray, row: np.ndarray, part: Part) -> np.ndarray:
-        """Return a model in which one part is replaced by that of another model."""
+        """Return the model `below` with one part replaced by the same part of the model `row`."""
         if self._layout.covers(part):
             return row
         vector = below.copy()
@@ -290,7 +290,7 @@ def _personal(
 
 
 def _inputs(prepared: Prepared, number: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return what the index and the file say of samples, as clients see them in this round."""
+    """Return what the index and the model file say about the samples, as clients see them in this round."""
     data, partition = prepared.dataset, prepared.partition
     more = {"shift": np.asarray(data.shift), "scale": np.asarray(data.scale)}
     transforms: list[dict[str, Any]] = []

@@ -41,7 +41,7 @@ def new_folder(config: Config) -> Iterator[Storage]:
 
 
 def _names(config: Config) -> Iterator[str]:
-    """Yield names for a run without a name, until one is not taken: several runs may start in the same second."""
+    """Yield names to try for a run without a name, because several runs may start in the same second."""
     method = config.method.name.rpartition(":")[2]
     source = config.data.source.rpartition(":")[2]
     stem = f"{source}-{method}-seed{config.seed}-{datetime.now():%Y%m%d-%H%M%S}"

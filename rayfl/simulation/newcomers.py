@@ -1,6 +1,6 @@
-"""Newcomers: assigned by the method, then tested as they come and after rounds of fine-tuning on their own data.
+"""Newcomers: assigned by the method, then tested at once and after rounds of fine-tuning on their own data.
 
-Fine-tuning starts from what the method gives a newcomer and leaves no trace: no state of the run knows of it.
+Fine-tuning starts from the models that the method gives a newcomer, and changes no state of the run.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ class Newcomers:
     bytes_down: int
 
     def summary(self, metric: str) -> dict[str, float]:
-        """Return a metric after each number of fine-tuning rounds, weighted by test samples, and what it cost."""
+        """Return a metric after each number of fine-tuning rounds, weighted by test samples, and the traffic."""
         rows, values = self.rows, self.rows[metric]
         found: dict[str, float] = {"newcomers": len(np.unique(rows["client"]))}
         for tuned in np.unique(rows["tuned"]).tolist():
@@ -40,7 +40,7 @@ class Newcomers:
 def assign_and_test(method: Method, clients: np.ndarray, tune: Sequence[int], truth: np.ndarray | None) -> Newcomers:
     """Let the method assign newcomers, and test them; `truth` is the planted cluster of all clients, if there is one.
 
-    Assigning is part of the method, and counts as its traffic. The tests are the simulation looking on.
+    Assigning is part of the method, so its traffic is counted. Tests and fine-tuning only measure: theirs is not.
     """
     fed = method.fed
     up, down = fed.ledger.bytes_up, fed.ledger.bytes_down
@@ -75,7 +75,7 @@ def _tuned(method: Method, models: EvalModels, clients: np.ndarray, rounds: int)
     own = tuple(Personal(slot) for slot in slots)
     try:
         for tuned in range(1, rounds + 1):
-            if together and tuned > 1:  # each is trained with the other as it is now: the second needs the first's copy
+            if together and tuned > 1:  # each part is trained beside a copy of the other from before this round
                 for names in zip(slots, beside, strict=True):
                     method.fed.map(clients, _copy, Sent(names, 0, 0), slot=names[0])
                 parts = tuple(Personal(slot) for slot in beside)

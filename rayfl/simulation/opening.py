@@ -23,7 +23,7 @@ class RunsRounds(Saves, ServesModels, Protocol):
 
 
 #: Starts a federation: first everything that needs no data, then it calls the given function to get the data. It yields
-#: the server, and what was prepared, in which it may have changed how clients are trained.
+#: the server and the prepared run, in which it may have changed the trainer.
 Opener = Callable[[Config, Callable[[], Prepared], Screen], AbstractContextManager[tuple[RunsRounds, Prepared]]]
 
 #: Returns the function that starts the federation that a config names.

@@ -1,4 +1,4 @@
-"""From a config to all that can be known and checked before there is a federation: options, data, partition, model."""
+"""Loads and checks what a config names, before a federation starts: options, data, partition, model, memory."""
 
 import os
 import tempfile
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from rayfl.models import FlatModel
 
 
-#: Of the samples, what is public for methods that need it, where the source has no test split to spare.
+#: The share of samples that is public if a method needs public samples and no test split of the source is free for it.
 PUBLIC_SHARE = 0.1
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A config that has been found possible, with everything that was loaded to find that out."""
+    """A config that has passed all checks, with everything that was loaded for them."""
 
     config: Config
     dataset: Dataset
@@ -50,14 +50,14 @@ class Prepared:
 
     @property
     def notes(self) -> list[str]:
-        """What the user should know before the run starts: about the data, and about the method in such a run."""
+        """Warnings to show before the run: about the data, and about the method with these clients and rounds."""
         presence = presence_of(self.config, self.partition.clients, self.partition.true_cluster)
         cohort, clients = cohort_sizes(self.config, presence)[1], self.partition.clients
         return [*self.dataset.notes, *method_notes(self.config.method, clients, cohort, self.config.rounds)]
 
     @cached_property
     def gpu_memory(self) -> "GpuMemory | None":
-        """What one GPU will have to hold; None where no GPU is asked for."""
+        """The memory that the run needs on one GPU; None if it uses no GPU."""
         from rayfl.client.memory import gpu_memory
 
         share, local = self.config.ray.gpu_share, self.config.local
@@ -70,7 +70,7 @@ class Prepared:
 
     @cached_property
     def fingerprints(self) -> Fingerprints:
-        """What tells these data, their partition and this initial model from others."""
+        """Digests that identify the data, the partition and the initial model."""
         return Fingerprints(
             data=data_digest(self.dataset),
             partition=partition_digest(self._first_partition),
@@ -79,7 +79,7 @@ class Prepared:
 
     @property
     def _first_partition(self) -> Partition:
-        """The partition without the changes that only a long run has, so that a run can be continued for longer."""
+        """The partition without the changes that more rounds add, so that more rounds do not change the fingerprint."""
         config = self.config
         if config.partition.lasting(config.rounds) == config.partition:
             return self.partition
@@ -87,9 +87,9 @@ class Prepared:
 
     @cached_property
     def dealt_fingerprint(self) -> str:
-        """Data and partition in one, without planted clusters, as checkpoints have had it since rayfl 0.1.
+        """One digest of data and partition, without planted clusters, as checkpoints have held it since rayfl 0.1.
 
-        Where a trace says who is available, it is part of the data.
+        If there is a trace of which clients are available, it is included.
         """
         trace = None if self.facts.presence is None else self.facts.presence.trace
         available = [] if trace is None else [trace.clients, trace.offsets]
@@ -97,7 +97,7 @@ class Prepared:
 
 
 def resolve(config: Config) -> Config:
-    """Fill in the method's own options and refuse wrong ones. Takes no time, so it comes before anything starts."""
+    """Fill in the method's own options and refuse wrong ones; this is fast, so it is done before anything starts."""
     check_objects(config)
     options = settled_options(config.method, config.rounds)
     method = {"name": config.method.name, **options.model_dump(exclude_none=True)}
@@ -105,12 +105,12 @@ def resolve(config: Config) -> Config:
 
 
 def settle_splits(config: Config, dataset: Dataset) -> Config:
-    """Fill in what is public and what is for validation, where the config leaves that to the method and the source.
+    """Fill in partition.public and partition.validation if the config leaves them to the method and the data source.
 
-    It depends on both, and the run's config must say what was done.
+    The saved config must hold the values that the run used.
     """
     found: dict[str, Any] = {}
-    if config.partition.kind == "file":  # which says it all
+    if config.partition.kind == "file":  # the file already says what is public and what is for validation
         return config
     if find_method(config.method.name).needs_public:
         if config.partition.public == "none":
@@ -127,12 +127,12 @@ def settle_splits(config: Config, dataset: Dataset) -> Config:
 
 
 def prepare(config: Config) -> Prepared:
-    """Load and check all that needs no cluster: options, data, partition, model."""
+    """Load and check everything that needs no Ray cluster: options, data, partition, model."""
     from rayfl.client.choice import cpu_capability, faster_together, try_together
     from rayfl.client.optimisers import optimiser_of
     from rayfl.client.schedules import check_schedule, settled_schedule
     from rayfl.client.task import find_task
-    from rayfl.data.sources import load_dataset  # pandas, and for the digits scikit-learn
+    from rayfl.data.sources import load_dataset  # imports pandas, and scikit-learn for the digits
     from rayfl.models.zoo import large_parameters
 
     config = resolve(config)
@@ -196,7 +196,7 @@ def task_metrics(name: str) -> tuple[str, ...]:
 def after_trying(prepared: Prepared, asked: Training, reason: str | None) -> Prepared:
     """Settle the trainer after trying the vectorised one; `reason` says why it does not work, None if it does.
 
-    If it was `asked` for by name, the loop does not silently take its place.
+    If the config `asked` for the vectorised trainer by name, raise an error instead of using the loop silently.
     """
     if reason is None:
         return prepared
@@ -214,7 +214,7 @@ def _settled(
     presence: Presence | None,
     model: "FlatModel | None" = None,
 ) -> Prepared:
-    """Return all that follows from the choice of a trainer; `model` is the network, if it is built."""
+    """Return the prepared run with this trainer; `model` is the network, if it is already built."""
     from rayfl.models.zoo import wants_channels_last
 
     config = config.model_copy(update={"training": training})
@@ -246,7 +246,7 @@ def _recipe(config: Config, dataset: Dataset) -> Recipe:
 def _needs(
     config: Config, dataset: Dataset, partition: Partition, parameters: int, model: "FlatModel | None" = None
 ) -> list[Need]:
-    """Return what the run takes of this machine, as far as that is known; actors may be on others."""
+    """Return the memory that the run needs on this machine, as far as it is known; actors may be on other machines."""
     here = runs_here(config)
     trainers = (config.ray.actors or 1 if config.federation == "ray" else 1) if here else 0
     arrays = [dataset.inputs, dataset.labels]
@@ -275,14 +275,14 @@ def _needs(
 
         sample, _ = dataset.batch(partition.train_of(0)[:1], partition.transform_for(0))
         batch = largest_batch(partition.n_train, config.local)
-        # Half of it: a CPU frees a layer's map as soon as its gradient is there.
+        # Half of the estimate for a GPU: a CPU frees a layer's feature map as soon as the map's gradient is computed.
         computing = gpu_memory(model, sample, batch, config.local.momentum > 0, False, 1).computing // 2
         needs.append(Need(f"training on batches of {batch:,}", computing * trainers, "local.batch_size"))
     return needs
 
 
 def _check_state_folder(config: Config) -> None:
-    """Refuse a state.dir that is not there, where the actors are here; nobody knows the folders of other nodes."""
+    """Refuse a state.dir that cannot be written to, if actors run on this machine; other nodes cannot be checked."""
     if config.state.dir is None or not runs_here(config):
         return
     folder = Path(config.state.dir)

@@ -1,6 +1,6 @@
-"""Who is there in which round, from the config: newcomers that are held back, and the trace of a file.
+"""Which clients are there in which round, from the config: newcomers that arrive later, and the trace in a file.
 
-All of it is settled and checked before the first round.
+Both are settled and checked before the first round.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from rayfl.randomness import Purpose, generator
 
 
 def presence_of(config: Config, clients: int, truth: np.ndarray | None) -> Presence:
-    """Return who is there when; `truth` is the planted cluster of each client, where there are any."""
+    """Return which clients are there in which round; `truth` is each client's planted cluster, if there are any."""
     arrives = np.zeros(clients, np.int64)
     if config.arrive is not None:
         late = draw_newcomers(config.arrive, clients, truth, config.partition_seed)
@@ -40,12 +40,15 @@ def cohort_sizes(config: Config, presence: Presence) -> tuple[int, int]:
 
 
 def cohort_size(config: Config, presence: Presence, number: int) -> int:
-    """Return how many clients take part in a round: so many of those who are there, if so many are available."""
+    """Return how many clients take part in a round: the configured number, or fewer if fewer are available."""
     return min(config.cohort_size(len(presence.there(number))), len(presence.available(number)))
 
 
 def _rounds_that_differ(presence: Presence, rounds: int) -> Iterator[int]:
-    """Yield rounds among which each has its like: one turn of the trace from the start, and one from each arrival."""
+    """Yield rounds that stand for all others: one pass of the trace from the start, and one from each arrival.
+
+    In every other round, the same clients are there and available as in one of these rounds.
+    """
     turn = presence.trace.rounds if presence.trace is not None else 1
     for first in sorted({1, *np.unique(presence.arrives).tolist()} - {0}):
         yield from range(first, min(first + turn - 1, rounds) + 1)
@@ -55,9 +58,9 @@ def _rounds_that_differ(presence: Presence, rounds: int) -> Iterator[int]:
 
 
 def draw_newcomers(config: ArriveConfig, clients: int, truth: np.ndarray | None, seed: int) -> np.ndarray:
-    """Return who arrives later: those who are named, or as many of each planted cluster as its size asks for.
+    """Return which clients arrive later: the named ones, or a share of each planted cluster, drawn at random.
 
-    A cluster keeps at least one client from the start, unless newcomers are named.
+    At least one client of each cluster is there from the start, unless newcomers are named.
     """
     if config.clients is not None:
         unknown = [client for client in config.clients if client >= clients]
@@ -85,7 +88,7 @@ def draw_newcomers(config: ArriveConfig, clients: int, truth: np.ndarray | None,
 
 
 def _shared_out(wanted: int, sizes: np.ndarray) -> np.ndarray:
-    """Share a number out by sizes, to the largest remainders, so that of each size at least one is left.
+    """Split a number in proportion to sizes, by largest remainders, so that at least one of each size is left.
 
     >>> _shared_out(3, np.array([4, 4, 2])).tolist(), _shared_out(4, np.array([1, 5])).tolist()
     ([1, 1, 1], [0, 4])

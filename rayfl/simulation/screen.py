@@ -125,7 +125,7 @@ class Screen:
 
 
 def _verdict(judgement: Mapping[str, Any]) -> str:
-    """Say in one line what was found out about the number of clusters, and how sure it is."""
+    """Say in one line which number of clusters was found, and how certain it is."""
     clusters, others = judgement["clusters"], [k for k in judgement["supported"] if k != judgement["clusters"]]
     text = f"{clusters} cluster{'s' * (clusters > 1)}: {judgement['verdict']}"
     if judgement["score"] is not None:

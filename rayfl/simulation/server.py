@@ -34,15 +34,15 @@ Scores = dict[str, np.ndarray]  # by metric, of all clients
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """What one round gives to the tables, as columns, and to `extras`."""
+    """The results of one round: columns for the tables, and `extras`."""
 
     number: int
     summary: Columns
     clients: Columns
     clusters: Columns | None
     extras: dict[str, Any]
-    sketches: Columns | None = None  # where output.sketches asks for them
-    newcomers: Columns | None = None  # in the round that they arrive in
+    sketches: Columns | None = None  # if output.sketches asks for them
+    newcomers: Columns | None = None  # in the round in which they arrive
 
     def value(self, name: str) -> float | None:
         """Return a number of this round, a column of `rounds` or a key of `extras`; None if the round has none."""
@@ -54,7 +54,7 @@ class RoundRecord:
 class Snapshot:
     """All that a server knows between two rounds, as plain data; what clients keep is saved separately, in pieces.
 
-    Random numbers need none of it: they are derived from the seed and the number of the round.
+    No state of a random generator is needed: random numbers are derived from the seed and the number of the round.
     """
 
     round: int
@@ -79,7 +79,7 @@ def _weighted(values: np.ndarray, weights: np.ndarray | None = None) -> float:
 
 
 def _spread(accuracy: np.ndarray) -> Columns:
-    """Return how far clients are apart: the deviation, and the mean of the tenth of them that is worst off."""
+    """Return how much the clients' accuracies differ: the standard deviation, and the mean of the worst tenth."""
     found = np.sort(accuracy[~np.isnan(accuracy)])
     if not len(found):
         return {}
@@ -93,7 +93,7 @@ class Server:
     def __init__(
         self, config: Config, fed: Federation, truth: np.ndarray | None, changes: Sequence[Change] = ()
     ) -> None:
-        """`truth` is each client's planted cluster at the start, where there are any; it may change during the run."""
+        """`truth` is each client's planted cluster at the start, if there are any; it may change during the run."""
         self.config, self.fed, self.truth, self.changes = config, fed, truth, changes
         with told_as(MethodError, f"method.name={config.method.name} cannot start"):
             self.method = create_method(config, fed)
@@ -101,7 +101,7 @@ class Server:
         self.snapshot()  # a state that cannot be saved fails now, not hours later
 
     def run_round(self, number: int) -> RoundRecord:
-        """Run round `number`, counted from 1, and return what the tables get."""
+        """Run round `number`, counted from 1, and return its results."""
         with told_as(MethodError, f"method.name={self.config.method.name} failed in round {number}"):
             return self._run_round(number)
 
@@ -114,7 +114,7 @@ class Server:
         cohort, lost = self._without_lost(drawn, number)
         self.method.round(cohort)
         self.fed.ledger.lost(lost)
-        sketches = self._sketches(cohort)  # now: the last round's fine-tuning changes what clients hold
+        sketches = self._sketches(cohort)  # before fine-tuning, which changes the clients' models in the last round
         scores: Scores | None = None
         extras: dict[str, Any] = {"dropped": len(lost)} if self.config.participation.dropout else {}
         main = self.fed.metrics[0]
@@ -141,7 +141,7 @@ class Server:
         return replace(record, sketches=sketches)
 
     def describe_models(self) -> DescribedModels:
-        """Return what clients are tested with after the last round, but for what is their own."""
+        """Return the models that clients are tested with after the latest round, without the clients' own models."""
         with told_as(MethodError, f"method.name={self.config.method.name} has no models to save"):
             return self._models.described()
 
@@ -150,7 +150,7 @@ class Server:
         return self._models.own(slot, clients)
 
     def snapshot(self) -> Snapshot:
-        """Return where things stand after the last round."""
+        """Return the server's state after the latest round."""
         state = getattr(self.method, "state", None)
         return Snapshot(self.fed.round, pack(state, "method"), pack(self.fed.state(), "federation"))
 
@@ -176,7 +176,7 @@ class Server:
             KeyError,
             TypeError,
             ValueError,
-        ) as error:  # a forged state can fail in any way
+        ) as error:  # a manipulated state can fail in any way
             raise InputError(foreign(reason(error))) from None
         self._refuse_impossible()
 
@@ -185,15 +185,15 @@ class Server:
         self.fed.adopt(states)
 
     def recover(self) -> str:
-        """Without actors of its own, a server has nothing to lose; see RayServer."""
+        """Raise LostError: a server in this process cannot replace its workers, as RayServer can."""
         raise LostError("the workers of this process are gone")
 
     def close(self) -> None:
-        """Let go of the federation."""
+        """Close the federation."""
         self.fed.close()
 
     def _refuse_impossible(self) -> None:
-        """Refuse a restored state by which clients would be tested with models that are not there."""
+        """Refuse a restored state in which clients would be tested with models that do not exist."""
         try:
             assignment = self.method.assignment()
             tested = [self.method.eval_models(), *self.method.also_tested().values()]
@@ -214,7 +214,7 @@ class Server:
             raise InputError(foreign("its clusters and models do not fit these clients and this network"))
 
     def _newcomers(self, clients: np.ndarray) -> Newcomers | None:
-        """Let the method assign these clients, and test them; None where nobody arrives."""
+        """Let the method assign these clients, and test them; None if no clients arrive."""
         if self.config.arrive is None or not len(clients):
             return None
         return assign_and_test(self.method, clients, self.config.arrive.tune, self._truth())
@@ -223,7 +223,7 @@ class Server:
         return draw_cohort(self.config, self.fed.presence, self.fed.n_train, number)
 
     def _without_lost(self, cohort: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return who of a cohort gets through the round, and who is lost on the way."""
+        """Return which clients of a cohort complete the round, and which are lost during it."""
         stay = survives(self.config, cohort, self.fed.clients, number, self.method.least_cohort)
         return cohort[stay], cohort[~stay]
 
@@ -237,7 +237,7 @@ class Server:
         return None if self.truth is None else clusters_at(self.truth, self.changes, self.fed.round)
 
     def _validation(self, tested: EvalModels) -> dict[str, float]:
-        """Return how these models do on the clients' validation samples, weighted by their number, if there are any."""
+        """Return the metrics on the clients' validation samples, weighted by their number; empty if there are none."""
         sizes = self.fed.n_validation
         if not sizes.any():
             return {}
@@ -295,7 +295,7 @@ class Server:
         return RoundRecord(number, columns, clients, clusters, extras)
 
     def _client_columns(self, cohort: np.ndarray, assignment: np.ndarray | None, scores: Scores | None) -> Columns:
-        """Return a row per client that is there in rounds that were evaluated, else a row per client that trained."""
+        """Return a row for each client that is there if the round was evaluated, else for each client that trained."""
         who = cohort if scores is None else self.fed.present
         columns: Columns = {
             "client": who,

@@ -48,7 +48,7 @@ class Stop:
 
     def between_rounds(self) -> None:
         """From now on, only remember signals; the caller acts on them between two rounds."""
-        if self.asked is not None:  # the interrupted code has caught the exception
+        if self.asked is not None:  # the code that the signal interrupted has caught the exception
             raise Stopped(self.asked, STARTING)
         self.at_once = False
 
@@ -76,7 +76,7 @@ class Stop:
         raise self.stopped()
 
     def tidy_up(self) -> None:
-        """The run ends now: ignore signals for some seconds. One inside ray.shutdown() may leave it half done."""
+        """The run ends now: ignore signals for some seconds. A signal during ray.shutdown() may leave it half done."""
         self._left = time.monotonic()
 
     def stopped(self) -> Stopped:
@@ -90,8 +90,8 @@ def stopping(grace: float = GRACE, *, last: bool = False) -> Iterator[Stop]:
 
     If the caller does not act on them within `grace` seconds, or if a second SIGINT comes, Stopped is raised at once,
     wherever the process is. Further signals are ignored during the clean-up; with `last`, they are ignored until the
-    process ends, even after a run that has finished, so that its exit code stays right. Inside another `stopping`, that
-    one's Stop is used. Outside the main thread, signal handlers cannot be set, and nothing is changed.
+    process ends, even after a run that has finished, so that its exit code stays right. Inside another `stopping`, the
+    outer block's Stop is used. Outside the main thread, signal handlers cannot be set, and nothing is changed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield Stop()
@@ -110,7 +110,7 @@ def stopping(grace: float = GRACE, *, last: bool = False) -> Iterator[Stop]:
     except KeyboardInterrupt as error:
         if isinstance(error, Stopped):
             raise
-        # Whatever a handler raises while Ray waits, Ray turns it into its own KeyboardInterrupt.
+        # If a handler raises while Ray waits, Ray replaces the exception by its own KeyboardInterrupt.
         raise stop.stopped() from None
     finally:
         if last:
@@ -122,11 +122,11 @@ def stopping(grace: float = GRACE, *, last: bool = False) -> Iterator[Stop]:
 
 @contextmanager
 def not_swallowed(number: int) -> Iterator[None]:
-    """End with Stopped if the signal came while the body ran, even if what its handler raised was swallowed.
+    """Raise Stopped at the end if the signal came while the body ran, even if its handler's exception was swallowed.
 
-    Python drops exceptions in callbacks, for example those that it calls around a fork, and a library that starts
-    processes may have put its own handler in the place of ours. The wake-up descriptor sees every signal. Outside the
-    main thread, nothing is changed.
+    Python drops exceptions in callbacks, for example in those that it calls around a fork. A library that starts
+    processes may have replaced our handler by its own. The wake-up descriptor receives every signal. Outside the main
+    thread, nothing is changed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

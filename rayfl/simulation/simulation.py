@@ -44,7 +44,7 @@ class Simulation:
         resumed: bool,
         passed: int = 0,
     ) -> None:
-        """With `passed`, requests to stop up to that round are ignored: the run was given more rounds after it."""
+        """Callbacks cannot stop the run up to round `passed`: one did so there, and the run was given more rounds."""
         self._config, self._prepared = prepared.config, prepared
         self._server, self._storage, self._checkpoints = server, storage, checkpoints
         self._callbacks, self._screen, self._stop = callbacks, screen, stop
@@ -54,7 +54,7 @@ class Simulation:
         self._number = checkpoints.round + 1
         self._written = checkpoints.round
         self._failed = False
-        self._failures = 0  # since the last row
+        self._failures = 0  # since the last round that was written
         self._recoveries: list[str] = []
 
     def run(self) -> None:
@@ -89,7 +89,7 @@ class Simulation:
     @contextmanager
     def _tables(self) -> Iterator[None]:
         config = self._config
-        # Without the keys that may change when the run is resumed.
+        # Without these keys, which may change when the run is resumed.
         note = {k: v for k, v in config.to_tree().items() if k not in ("name", "callbacks", "ray", "state", "output")}
         with RunWriter(
             self._storage,

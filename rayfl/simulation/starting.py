@@ -49,7 +49,7 @@ def resume(
 ) -> Run:
     """Continue the run in the folder `path`, with bit-identical results.
 
-    Overrides may change how it is carried out (`ray`, `federation`, `callbacks`, ...) and give it more rounds.
+    Overrides may change how the run is carried out (`ray`, `federation`, `callbacks`, ...) and give it more rounds.
     """
     screen = screen or Screen()
     load_begun(path)  # do not create a lock in a folder that is not a run's
@@ -182,7 +182,7 @@ def _values(overrides: Overrides) -> dict[str, Any]:
 
 
 def _names_in(value: Any) -> set[str]:
-    """Return the names in an override: one, or those of a list of callbacks."""
+    """Return the names in an override: the value itself, or the names in a list of callbacks."""
     entries = value if isinstance(value, list | tuple) else [value]
     return {str(entry.get("name") if isinstance(entry, Mapping) else entry) for entry in entries}
 

@@ -21,7 +21,8 @@ _STYLES = {
     "stopped": "yellow",
     "skipped": "green",
 }
-#: Maximum rows of the live table; if there are more runs, it shows those that changed most recently.
+#: Maximum rows of the live table. If there are more runs, it shows all running ones if possible, then failed ones, then
+#: finished ones; of runs in the same state, it shows those that changed most recently.
 _MOST_ROWS = 25
 
 

@@ -18,7 +18,7 @@ from rayfl.errors import InputError, shown
 MOST_RUNS = 10_000
 _MOST_NAME = 120
 _RANGE = re.compile(r"\s*(\d{1,18})\.\.(\d{1,18})\s*")
-#: Keys that hold keys: an entry `{name: fedavg}` of the axis `method` is the value of that key.
+#: Sections of a config: an entry `{name: fedavg}` of the axis `method` is this section's value, not a group of keys.
 _SECTIONS = (
     "data",
     "partition",

@@ -2,7 +2,7 @@
 
 runs/mine/sweep.json          the config of every run of the sweep mine.yaml
 runs/mine/fedac-seed0/        a run's folder, as `rayfl run` makes it
-runs/mine/failures/*.txt      why a run failed; it is tried again only with --retry
+runs/mine/failures/*.txt      why a run failed; the run is tried again only with --retry
 """
 
 import json
@@ -39,7 +39,7 @@ def planned_sweep(
     overrides: Sequence[str] | Mapping[str, Any] = (),
     sets: str | Sequence[str] = (),
 ) -> list[PlannedRun]:
-    """Return the runs of a sweep, after all checks that need no data; its folder has the names of file and sets."""
+    """Return the runs of a sweep, after all checks that need no data; its folder has the file's and the sets' names."""
     sets = [sets] if isinstance(sets, str) else list(dict.fromkeys(sets))
     name = Path(given).stem if isinstance(given, str | Path) else "sweep"
     return planned(read_grid(given, overrides, sets), "-".join([name, *sets]))

@@ -51,7 +51,7 @@ class Runner:
         """Send a run to the process."""
         self.run = run
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # it has ended, and its last report says so
+        with suppress(BrokenPipeError):  # the process has ended, and its last report says so
             self._process.stdin.write(json.dumps(order) + "\n")
             self._process.stdin.flush()
 

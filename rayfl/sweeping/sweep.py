@@ -26,7 +26,8 @@ from rayfl.sweeping.board import Board
 from rayfl.sweeping.plan import PlannedRun, SweepFolder, below, planned_sweep
 from rayfl.sweeping.processes import Report, Runner
 
-#: Memory of a process with torch before it has any data; no more runners are started than fit.
+#: Memory of a process with torch before it has any data. Unless `jobs` is given, at most as many runners are
+#: started as fit into half of this machine's memory.
 RUNNER_BYTES = 700 * 2**20
 
 
@@ -139,7 +140,7 @@ class Scheduler:
         order["config"] = run.config.model_dump(mode="json", exclude_none=True)
         if self._folder.state(run) == "unfinished":
             order["path"] = below(run.config.output.dir, run.name)
-            # A resume must name the user's code again; the sweep's file names it, and that file is the user's.
+            # A resume must name the user's code again. The sweep's file names this code, and the user wrote that file.
             order["overrides"] = {"rounds": run.config.rounds, **_named_again(run.config)}
         self._board.set(run.name, "running")
         runner.send(run, order)
@@ -163,7 +164,7 @@ class Scheduler:
         elif report.event == "failed":
             self._note_failure(run, report.what["message"])
             runner.run = None
-        elif report.event == "stopped":  # a signal has stopped this process only
+        elif report.event == "stopped":  # a signal has stopped this runner's process, but not the sweep
             self._note_failure(run, "it was stopped by a signal")
             runner.run = None
 
@@ -210,7 +211,7 @@ def placed(runs: Sequence[PlannedRun], jobs: int | None) -> Iterator[Placement]:
 
 
 def _needs_no_ray(config: Config) -> bool:
-    """Whether a run can use one process on this machine as well as client actors."""
+    """Whether a run needs no client actors: one process on this machine can train all its clients."""
     ray = config.ray
     return runs_here(config) and ray.actors in (None, 1) and not (ray.gpu_share or ray.resources or ray.placement_group)
 

@@ -95,7 +95,7 @@ def agreement(run: "Run", measures: Sequence[str] = ("ari", "nmi", "misclusterin
 def moves(run: "Run", *, ax: Axes | None = None) -> Axes:
     """Draw a strip per client: its cluster in each round by colour, grey where it is not known.
 
-    Clients stand in order of their last planted cluster, shown on the left, and of their last cluster.
+    Clients are sorted by their last planted cluster, which is shown on the left, and then by their last cluster.
     """
     found = views.moves(run)
     refuse_empty(found, NO_CLUSTERS)

@@ -15,7 +15,7 @@ from rayfl.errors import InputError
 if TYPE_CHECKING:
     from rayfl.results import Run
 
-#: What can be spent: by column, the unit it is divided by, and its name.
+#: What a run can spend: for each column, the number by which it is divided, and its name on the axis.
 _SPENT = {
     "bytes": (1e6, "MB sent and received"),
     "bytes_up": (1e6, "MB sent by clients"),
@@ -40,7 +40,7 @@ def cost(
     refuse_empty(found, "no run has been evaluated yet")
     ax = axes(ax)
     for number, (label, rows) in enumerate(found.groupby("label", sort=False)):
-        # Rounds that not all seeds have reached are left out: the line would jump there.
+        # Leave out rounds that not all seeds have reached: the line would jump there.
         runs_there = rows.groupby("round")["run"].transform("nunique")
         there = rows[runs_there == runs_there.max()]
         means = there.groupby("round", as_index=False).mean(numeric_only=True)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _STEPS = np.linspace(0, 1, 24)
 _EASE = 3 * _STEPS**2 - 2 * _STEPS**3
 _NONE = -1  # clients without a cluster
-_MOST_COLUMNS = 12  # rounds whose bars are drawn and named
+_MOST_COLUMNS = 12  # with more rounds, bars are neither drawn nor named
 
 
 def flows(run: "Run", rounds: Sequence[int] | None = None, *, ax: Axes | None = None) -> Axes:
@@ -122,8 +122,8 @@ def _bands(
     codes = np.searchsorted(clusters, pair)
     counts = np.zeros((len(clusters), len(clusters)), dtype=int)
     np.add.at(counts, (codes[:, 0], codes[:, 1]), 1)
-    start = bottoms[0][:, None] + np.cumsum(counts, axis=1) - counts  # in the source, in order of targets
-    end = bottoms[1][None, :] + np.cumsum(counts, axis=0) - counts  # in the target, in order of sources
+    start = bottoms[0][:, None] + np.cumsum(counts, axis=1) - counts  # in the source's bar, sorted by target
+    end = bottoms[1][None, :] + np.cumsum(counts, axis=0) - counts  # in the target's bar, sorted by source
     shapes, shades = [], []
     x = places[0] + half + (places[1] - places[0] - 2 * half) * _STEPS
     for source, target in zip(*np.nonzero(counts), strict=True):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rayfl.results import Run
 
 _NOT_EVALUATED = "no run has been evaluated yet"
-_FEW = 15  # points of a line that get markers
+_FEW = 15  # lines with more points have no markers
 
 
 def curves(
@@ -175,7 +175,7 @@ def _bars(found: pd.DataFrame, hue: str, ax: Axes, names: Mapping[str, str] | No
         for text in ax.get_xticklabels():
             text.set_horizontalalignment("right")
             text.set_rotation_mode("anchor")
-    if len(hues) > 1:  # in a line above the bars
+    if len(hues) > 1:  # the legend needs room above the bars
         ax.set_ylim(top=1.14 * ax.get_ylim()[1])
         ax.legend(frameon=False, ncols=len(hues), loc="upper left", borderaxespad=0.2)
     return ax

@@ -180,7 +180,7 @@ def _asset(name: str) -> str:
 
 
 def _library() -> str:
-    """Return the plotly.js that comes with the Python package; its slow figure classes are not used."""
+    """Return the plotly.js that comes with the Python package plotly, whose slow figure classes are not used."""
     script = (files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
     if "</script" in script.lower() or "<!--" in script:
         raise RuntimeError("this version of plotly.js cannot be embedded in a page: install another version of plotly")

@@ -19,7 +19,7 @@ def stratified(groups: np.ndarray, most: int) -> np.ndarray:
     member_of = member_of.reshape(-1)
     wanted = sizes * (most / len(groups))
     quota = np.maximum(1, np.floor(wanted)).astype(int)
-    while quota.sum() > most:  # many tiny groups: take from those that have the most above their share
+    while quota.sum() > most:  # many tiny groups: take from the group that is furthest above its share
         above = np.where(quota > 1, quota - wanted, quota - 2.0 * most)
         if (quota <= 1).all():
             above = -sizes.astype(float)

@@ -95,7 +95,7 @@ class Study:
 
     @cached_property
     def run_names(self) -> dict[int, str]:
-        """The name of each run in lists: its label and seed, and its folder if that is not unique."""
+        """The name of each run in lists: its label and seed, and its folder if these are not unique."""
         named = [f"{name}, seed {run.config.seed}" for name, run in zip(self.names, self.runs, strict=True)]
         folders = [folder(run) for run in self.runs]
         return {
@@ -105,7 +105,7 @@ class Study:
 
     @cached_property
     def comparison(self) -> Comparison | None:
-        """What `rayfl compare` finds in the runs, unfinished ones too; None if none was evaluated."""
+        """What `rayfl compare` finds in the runs, unfinished ones too; None if no run was evaluated."""
         if self.final.empty:
             return None
         begun = [self.runs[number] for number in self.final["run"]]
@@ -163,7 +163,7 @@ def make_study(
 
 
 def main_metric(runs: "Sequence[Run]") -> str:
-    """Return the metric by which runs are compared: accuracy, or the first metric of their task if it has none."""
+    """Return the metric by which runs are compared: accuracy, or else the first metric of their task."""
     for run in runs:
         names = [name for name in map(str, run.rounds) if name not in _OTHER and not name.endswith("_mean")]
         for name in names:

@@ -92,7 +92,7 @@ def clients_at(run: "Run", round: int | None = None) -> pd.DataFrame:
 def complete_rounds(run: "Run") -> list[int]:
     """Return the rounds in which the tables have every client: those evaluated, and those in which everyone trained.
 
-    Newcomers that have yet to arrive are missing from either.
+    Newcomers that have not arrived yet are missing from these rounds too.
     """
     rows = run.clients.groupby("round").size()
     evaluated = rows.index.isin(by_round(run, "loss").index)

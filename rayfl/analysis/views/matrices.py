@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rayfl.results import Run
 
 Order = Literal["cluster", "truth", "client"]
-#: What methods put into extras on request, and what it is called.
+#: Matrices that methods put into extras on request: their key, and their measure.
 _REPORTED = {
     "similarity": "cosine similarity",
     "distance": "L2 distance",
@@ -32,7 +32,7 @@ class Matrix:
     cluster: np.ndarray  # (n,) found cluster of each member, -1 for none
     truth: np.ndarray  # (n,) planted cluster of each member, -1 where none are planted
     measure: str  # such as "cosine similarity"
-    round: int  # after which the members were compared; 0 for what holds for the whole run
+    round: int  # the round after which members were compared; 0 if the matrix holds for the whole run
 
     def __len__(self) -> int:
         return len(self.members)
@@ -126,7 +126,7 @@ def _reported(run: "Run") -> tuple[str, pd.Series] | None:
 def of_clients(run: "Run", values: np.ndarray, members: np.ndarray, measure: str, number: int) -> Matrix:
     """Return the matrix with the clients' clusters in that round, as far as the tables have them."""
     rows = run.clients if number == 0 else run.clients[run.clients["round"] <= number]
-    # A round without evaluation has rows only of the clients that trained: for others, the last that is known.
+    # A round without evaluation has rows only of the clients that trained: for others, take the last known cluster.
     last = rows.drop_duplicates("client", keep="last").set_index("client").reindex(members)
     cluster, truth = (last[name].fillna(-1).to_numpy(dtype=np.int64) for name in ("cluster", "true_cluster"))
     return Matrix(values, members, cluster, truth, measure, number)

@@ -86,7 +86,7 @@ def paired_differences(runs: "Sequence[Run]", baseline: str, metric: str = "accu
         key, values = (str(label), seed), by_round(run, metric)
         if key not in found:
             order.append(key)
-        if key not in found or len(values) > len(found[key]):  # of two equal runs, take the one with more rounds
+        if key not in found or len(values) > len(found[key]):  # of two runs with the same key, take the longer
             found[key] = values
         partner[key] = (baseline if whole else str(Label(baseline, label.setting)), seed)
     rows = []
@@ -133,7 +133,7 @@ def _spread(values: pd.DataFrame, by: list[str], band: Band) -> pd.DataFrame:
     if band == "std":
         half = np.nan_to_num(frame["std"])
         frame["low"], frame["high"] = frame["mean"] - half, frame["mean"] + half
-    # Labels in the order of the runs; rounds, and values of a key that are numbers, rising.
+    # Sort labels in the order of the runs; sort rounds, and values of a key that are numbers, in ascending order.
     rank = {label: number for number, label in enumerate(dict.fromkeys(values["label"]))}
     rising = [name for name in by[1:] if pd.api.types.is_numeric_dtype(frame[name])]
     return frame.sort_values(

@@ -24,7 +24,7 @@ def label_distribution(
     start of the run. If that is impossible, an InputError says why: the data are not here or have changed, were Python
     objects, have numbers instead of classes, or the config names code to import and `trust` is not set.
     """
-    from rayfl.client.task import find_task  # torch, which takes seconds
+    from rayfl.client.task import find_task  # imports torch, which takes seconds
     from rayfl.data import make_partition
     from rayfl.data.sources import load_dataset
 

@@ -1,6 +1,6 @@
-"""Who gets which samples. Every kind is one class; kinds of users' own have the same protocol (`PartitionKind`).
+"""Who gets which samples. Every kind is one class; a user's own kind is a subclass of `PartitionKind` too.
 
-What a sample may be used for is decided before, in `splits`, so that public, training, validation and test samples are
+What a sample may be used for is decided first, in `splits`, so that public, training, validation and test samples are
 disjoint whatever the kind.
 """
 
@@ -46,10 +46,11 @@ def find_kind(name: str) -> type[PartitionKind]:
 
 
 def make_partition(config: PartitionConfig, dataset: Dataset, seed: int) -> Partition:
-    """Deal the samples of `dataset` to clients. Same seed, same partition; no sample twice, nobody without.
+    """Deal the samples of `dataset` to clients: equal seeds give equal partitions, and every client gets samples.
 
+    No sample is dealt twice, except once per cluster with partition.whole_per_cluster.
     Train, validation and test samples of one client share one label distribution. With partition.test=official the
-    test samples come from the source's own test split, else every client keeps that share of its samples for testing;
-    the same goes for partition.validation and what is left for training. partition.public is set aside before.
+    test samples come from the source's own test split, else every client keeps the share partition.test of its samples
+    for testing; partition.validation does the same with what is left for training. partition.public is set aside first.
     """
     return find_kind(config.kind)(config).make(dataset, seed)

@@ -1,4 +1,4 @@
-"""Kinds that plant clusters of clients with like labels: cluster_dirichlet, cluster_classes."""
+"""Kinds that plant clusters of clients with similar labels: cluster_dirichlet, cluster_classes."""
 
 import math
 
@@ -24,7 +24,7 @@ class Planted(ByLabels):
 
 
 class ClusterDirichlet(Planted):
-    """A Dirichlet draw per cluster, and one within it per client."""
+    """A Dirichlet draw per cluster, and one per client within its cluster."""
 
     name = "cluster_dirichlet"
     config: ClusterDirichletPartition
@@ -37,11 +37,11 @@ class ClusterDirichlet(Planted):
         if self.sized:
             between = log_gamma(rng, np.full((len(members), len(pools)), config.alpha_cluster))
             return Wish(softmax(between[clusters] + within, axis=1))
-        # A larger cluster gets more, in the mean; clusters of one size get what alpha_cluster says.
+        # On average, a larger cluster gets more; for clusters of equal size, the concentration is alpha_cluster.
         alphas = np.repeat(config.alpha_cluster * (members / members.mean())[:, None], len(pools), axis=1)
         between = softmax(log_gamma(rng, alphas), axis=0)
         shares = [softmax(within[clusters == k], axis=0) * between[k] for k in range(len(members))]
-        return Wish(np.concatenate(shares) * pools)  # clients stand in the order of their clusters
+        return Wish(np.concatenate(shares) * pools)  # clients are sorted by cluster
 
 
 class ClusterClasses(ByClasses, Planted):
@@ -66,7 +66,7 @@ class ClusterClasses(ByClasses, Planted):
 def _distinct_choice(
     clusters: int, count: int, classes: int, rng: np.random.Generator, place: str = "partition"
 ) -> np.ndarray:
-    """Balanced choice in which no two clusters have the same classes: they would be one cluster."""
+    """Balanced choice in which no two clusters have the same classes: two such clusters would be one."""
     if clusters > math.comb(classes, count):
         raise InputError(
             f"partition.clusters={clusters}: only {math.comb(classes, count)} clusters can differ with"
@@ -77,7 +77,7 @@ def _distinct_choice(
         chosen = np.sort(balanced_choice(clusters, count, classes, rng), axis=1)
         if len(np.unique(chosen, axis=0)) == clusters:
             return chosen
-    # Nearly all combinations are in use: distinct goes before balanced.
+    # Nearly all combinations are in use: distinct choices are more important than balanced ones.
     seen: dict[tuple[int, ...], None] = {}
     for row in chosen:
         while tuple(row) in seen:

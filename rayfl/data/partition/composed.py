@@ -35,7 +35,7 @@ class Composed(PartitionKind):
     config: ComposedPartition
 
     def make(self, dataset: Dataset, seed: int) -> Partition:
-        """Deal by labels or owners, then say through what each client sees its samples, and when that changes."""
+        """Deal by labels or owners, then give each client its transform, and the rounds in which it changes."""
         config, streams = self.config, Streams(seed)
         dealer = self._dealer()
         splits = dealer.settle(dataset, make_splits(config, dataset, seed), streams)
@@ -55,7 +55,7 @@ class Composed(PartitionKind):
         rngs = [streams.part("drift", "event", at) for at in range(len(config.drift))]
         moved = moves(config.drift, true_cluster, config.clusters, rngs)
         everyone = np.arange(len(true_cluster))
-        # One row per client, and one for each time that it changes: what it gets of every part.
+        # One row per client, and one for each time that a client changes: the row says what it gets of every part.
         clients = np.concatenate([everyone, *[move.clients for move in moved]])
         cluster_of = np.concatenate([true_cluster, *[move.clusters for move in moved]])
         transforms, transform_of = _transforms(features, concept, clients, cluster_of)
@@ -114,7 +114,7 @@ class Composed(PartitionKind):
         dealer.asked = asked_sizes(config.quantity, config.clients, total, rng)
 
     def _clusters(self, dealer: PartitionKind, clients: int, streams: Streams) -> np.ndarray:
-        """Return the planted cluster of each client; owners are shuffled, since their names stand in an order."""
+        """Return the planted cluster of each client; owners are shuffled, since they are sorted by name."""
         config = self.config
         found = dealer.clusters(clients)
         if found is not None:
@@ -183,7 +183,7 @@ def _within(clusters: np.ndarray, count: int) -> bool:
 def _transforms(
     features: list[Planting[Feature]], concept: list[Planting[Order]], clients: np.ndarray, cluster_of: np.ndarray
 ) -> tuple[tuple[Transform, ...], np.ndarray | None]:
-    """Return the transforms that occur, each once, and which of them is in each row."""
+    """Return the transforms that occur, each once, and the number of the transform of each row."""
     plantings: list[Planting[Any]] = [*features, *concept]
     parts = [planting.numbers(clients, cluster_of) for planting in plantings]
     rows, numbers = np.unique(np.stack([np.zeros_like(clients), *parts], axis=1), axis=0, return_inverse=True)

@@ -1,4 +1,4 @@
-"""Whole-number arithmetic on samples that stand in the order of clients. Sums are exact."""
+"""Whole-number arithmetic on samples that are sorted by client. Sums are exact."""
 
 import numpy as np
 
@@ -8,8 +8,8 @@ from rayfl.data.dataset import Dataset
 def share_out(weights: np.ndarray, totals: np.ndarray | int, rng: np.random.Generator) -> np.ndarray:
     """Share whole totals out over the last axis in proportion to whole weights.
 
-    Every share is its exact value rounded down or up, right on average, and the shares add up to the total;
-    where the weight is zero the share is. Systematic sampling: the running sums are cut at a random offset.
+    Every share is its exact value rounded down or up, and right on average. The shares add up to the total; a weight
+    of zero gives a share of zero. This is systematic sampling: the running sums are cut at a random offset.
 
     >>> share_out(np.array([3, 0, 1]), 8, np.random.default_rng(0)).tolist()
     [6, 0, 2]
@@ -25,10 +25,10 @@ def share_out(weights: np.ndarray, totals: np.ndarray | int, rng: np.random.Gene
 def split_off(
     dataset: Dataset, samples: np.ndarray, sizes: np.ndarray, share: float, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Split each client's samples, which stand in the order of labels, so that both parts share their mix.
+    """Split each client's samples, which are sorted by label, into two parts with the same mix of labels.
 
-    The second part is this share of them, at least one, and leaves the first at least one; who has a single sample
-    keeps it in the first.
+    The second part is the given share of the samples. Each part gets at least one sample; a client's only sample is in
+    the first part.
     """
     labels = count_labels(dataset, samples, sizes)
     n_taken = np.clip(np.rint(sizes * share).astype(np.int64), 1, sizes - 1)
@@ -38,7 +38,7 @@ def split_off(
 
 
 def by_client_and_label(dataset: Dataset, samples: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Sort samples that are grouped by client also by label within each client; order is kept otherwise."""
+    """Sort samples, which are grouped by client, by label within each client; the order is kept otherwise."""
     client = np.repeat(np.arange(len(sizes)), sizes)
     return samples[np.argsort(client * dataset.classes + dataset.class_of[samples], kind="stable")]
 

@@ -19,7 +19,7 @@ from rayfl.errors import InputError
 class Wish:
     """Which classes clients want: `amounts` (clients, classes) in proportion.
 
-    If only some classes will do they are `allowed`, and with `labels_each` the client must have each of them.
+    If clients may have only some classes, `allowed` says which; with `labels_each`, a client must have each of them.
     """
 
     amounts: np.ndarray
@@ -35,7 +35,7 @@ class Deal:
     def __init__(
         self, config: PartitionConfig, pools: np.ndarray, rng: np.random.Generator, sized: bool | None = None
     ) -> None:
-        """`sized`: whether somebody asked for the sizes; default: whether partition.samples does."""
+        """`sized`: whether the config asks for sizes; default: whether it has partition.samples."""
         self.config = config
         self.pools = pools
         self.rng = rng
@@ -43,17 +43,17 @@ class Deal:
         self.sized = self.samples is not None if sized is None else sized
 
     def fill(self, sizes: np.ndarray, floors: np.ndarray) -> np.ndarray:
-        """Give every client its size; where its classes are too scarce for that, less, but never below floor.
+        """Give every client its size, or less where its classes are too scarce, but never less than its floor.
 
-        Sizes that nobody asked for are only as even as could be, so nothing of these classes is left.
+        Sizes that the config does not ask for are only as even as possible, and then no sample is left over.
         """
-        # Only if all at once leaves somebody below the floor, the floors are served first.
+        # Serve all at once; only if this leaves a client below its floor, serve the floors first.
         for stages in ([sizes], [floors, sizes - floors]):
             fixed = self._start()
             for number, stage in enumerate(stages):
                 deficit = stage - fixed.sum(1) if number == 0 else stage.copy()
                 self._grow(deficit)
-                if self.sized or stage is floors:  # sizes that nobody asked for may give
+                if self.sized or stage is floors:  # sizes that were not asked for need not be met
                     self._reroute(deficit)
             counts = self.counts + fixed
             if (counts.sum(1) >= floors).all():
@@ -61,7 +61,7 @@ class Deal:
         raise self._failure(counts.sum(1), floors)
 
     def _left_over(self) -> np.ndarray:
-        """Samples that the rounding of sizes left behind, for those who may have them; there are few."""
+        """Share out the few samples that the rounding of sizes left over, among the clients that may have them."""
         extra = np.zeros_like(self.counts)
         allowed = self.wish.allowed
         for c in np.flatnonzero(self.spare):
@@ -81,12 +81,12 @@ class Deal:
         return fixed
 
     def _grow(self, deficit: np.ndarray) -> None:
-        """Serve deficits by wish from the open pools; every pass ends it or empties a pool."""
+        """Serve deficits by wish from the pools with samples; every pass serves all of them or empties a pool."""
         while True:
             rows = np.flatnonzero(deficit)
             open_pools = self.spare > 0
             weights = self.weights[rows] * open_pools
-            # Clients that want only what is gone get what there is.
+            # Clients whose wanted classes are all used up get other classes that they may have.
             lost = ~weights.any(axis=1)
             if lost.any():
                 allowed = self.wish.allowed
@@ -106,14 +106,14 @@ class Deal:
     def _reroute(self, deficit: np.ndarray) -> None:
         """Free scarce classes by chains of exchanges (augmenting paths of a maximum flow, over classes).
 
-        Someone who may have a plentiful class gives up a scarce one for it, and so on until the scarce class
-        is one that a client in deficit may have. If no chain is left, no dealing whatever could serve more.
+        A client that may have a plentiful class takes it and gives up a scarce one, and so on until the class that is
+        given up is one that a client in deficit may have. If no chain is left, no other deal could serve more.
         """
         allowed = self.wish.allowed
         if allowed is None:
             return
         may = allowed.astype(np.int64)
-        # movable[a, b]: units of a whose holders may have b. As floats, for the speed of BLAS; still exact.
+        # movable[a, b]: samples of class a whose holders may have class b. As floats, for the speed of BLAS; exact.
         movable = self.counts.T.astype(np.float64) @ allowed.astype(np.float64) if deficit.any() else np.zeros(0)
         while deficit.any():
             path = _chain(may[deficit > 0].sum(axis=0) > 0, movable > 0, self.spare > 0)
@@ -167,7 +167,7 @@ def _chain(sources: np.ndarray, edges: np.ndarray, targets: np.ndarray) -> list[
 
 
 def take(counts: np.ndarray, pool: np.ndarray, pool_labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Hand out actual samples: each class is shuffled and dealt in the order of clients. Sorted by client."""
+    """Turn counts into samples, sorted by client: each class is shuffled and dealt in the order of clients."""
     shuffled = rng.permutation(len(pool))
     shuffled = shuffled[np.argsort(pool_labels[shuffled], kind="stable")]
     sizes = np.bincount(pool_labels, minlength=counts.shape[1])

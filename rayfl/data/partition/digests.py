@@ -1,4 +1,4 @@
-"""What tells data and partitions from others: digests of their arrays."""
+"""Digests of arrays, which tell data sets and partitions apart."""
 
 import hashlib
 
@@ -20,12 +20,12 @@ def digest(*arrays: np.ndarray) -> str:
 
 
 def data_arrays(dataset: Dataset) -> list[np.ndarray]:
-    """Return what stands for the samples: some inputs, since all would take seconds, and every label."""
+    """Return arrays that stand for the samples: some inputs, since all would take seconds, and every label."""
     return [dataset.inputs[:: max(1, len(dataset.inputs) // 1000)], dataset.labels]
 
 
 def dealt_arrays(partition: Partition) -> list[np.ndarray]:
-    """Return who has which samples."""
+    """Return the arrays that say who has which samples."""
     sizes = [partition.n_train, partition.n_test]
     return [partition.train, partition.test, *sizes, partition.validation, partition.n_validation, partition.public]
 

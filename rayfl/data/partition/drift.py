@@ -18,7 +18,7 @@ class Move(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """One round of an event: who goes, and whether there or back."""
+    """One round of an event: which clients change cluster, and whether they go back."""
 
     round: int
     event: int
@@ -29,20 +29,20 @@ class _Step(NamedTuple):
 def moves(
     events: Sequence[DriftEvent], true_cluster: np.ndarray, clusters: int, rngs: Sequence[np.random.Generator]
 ) -> list[Move]:
-    """Return who changes cluster when, in the order of rounds, from one generator per event.
+    """Return who changes cluster when, in the order of rounds; each event draws from its own generator.
 
     >>> swap = DriftEvent(round=5, share=1.0, clusters=[0])
     >>> moves([swap], np.array([0, 0, 1]), 2, [np.random.default_rng(0)])
     [Move(round=5, clients=array([0, 1]), clusters=array([1, 1]))]
     """
     steps: list[_Step] = []
-    offsets: list[np.ndarray] = []  # by which a client's cluster changes, where that is drawn
+    offsets: list[np.ndarray] = []  # how far a client's cluster number moves, where this is drawn
     for number, (event, rng) in enumerate(zip(events, rngs, strict=True)):
         who = _chosen(event, true_cluster, rng)
         offsets.append(rng.integers(1, clusters, size=len(true_cluster)))
         steps += _steps(event, number, who, rng)
     now = true_cluster.copy()
-    before = [now.copy() for _ in events]  # where an event took its clients from
+    before = [now.copy() for _ in events]  # the clusters that an event took its clients from
     found: list[Move] = []
     steps.sort(key=lambda step: step[:2])
     for at, of_round in groupby(steps, key=lambda step: step.round):
@@ -61,7 +61,7 @@ def moves(
 
 
 def _chosen(event: DriftEvent, true_cluster: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return the clients of an event: a share of those of its clusters, spread over them, at least one."""
+    """Return the clients of an event: a share of its clusters' clients, spread over these clusters, at least one."""
     order = rng.permutation(len(true_cluster))
     order = order[np.argsort(true_cluster[order], kind="stable")]
     if event.clusters is not None:

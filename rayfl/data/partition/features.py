@@ -17,7 +17,7 @@ from rayfl.host_memory import POSITION, Need, memory_here, refuse_excess
 
 
 class Transforms(Planted, Iid):
-    """Clusters of clients that see their samples through unlike transforms; who gets which samples is iid."""
+    """Clusters of clients that see their samples through different transforms; who gets which samples is iid."""
 
     name = "transforms"
     config: TransformsPartition  # type: ignore[assignment]  # dealt as Iid deals, with other keys
@@ -88,7 +88,7 @@ class Transforms(Planted, Iid):
         assert config.clients is not None
         dealt = []
         for cluster, clients in enumerate(np.bincount(self.clusters(config.clients)).tolist()):
-            # Inside a cluster everyone is alike, and the splits are there.
+            # Inside a cluster all clients are alike, and `settle` has already made the test and validation splits.
             inside = Iid(IidPartition(clients=clients, samples=config.samples, test="official"))
             dealt.append(inside.deal(dataset, splits, streams.of_cluster(cluster)))
         names = [field.name for field in fields(Dealt)]

@@ -1,7 +1,7 @@
-"""Partitions as files: a Parquet table of samples, and what else there is to know in its metadata.
+"""Partitions as files: a Parquet table of samples, with everything else in its metadata.
 
 The table has a row per client and sample; `rayfl.analysis.partition_table` makes it. A file may come from anybody, so
-all that is read is checked, and no code is imported that the config does not name.
+all that is read is checked, and only code that the config names is imported.
 """
 
 import json
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 #: The key of the metadata.
 NOTE = b"rayfl_partition"
 SPLITS = ("train", "validation", "test", "public")
-_ROW_BYTES = 64  # of a row of the table, with what is made of it
+_ROW_BYTES = 64  # per row of the table, with the arrays that are made from it
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 
 
@@ -57,7 +57,7 @@ class _Note(_Strict):
 
 
 def file_metadata(partition: Partition, dataset: Dataset, config: Mapping[str, Any]) -> dict[bytes, bytes]:
-    """Return the metadata of a partition's file; `config` is that of its data and how it was made."""
+    """Return the metadata of a partition's file; `config` says how its data and the partition were made."""
     changes = [
         _ChangeNote(
             round=change.round,
@@ -90,7 +90,7 @@ class FromFile(PartitionKind):
 
 
 def read_partition(path: str, dataset: Dataset, functions: Collection[str] = ()) -> Partition:
-    """Return the partition in a file, of these data; `functions` are the import paths that it may name."""
+    """Return the partition of these data in a file; `functions` are the import paths that the file may name."""
     try:
         note, table = _read(path, dataset)
         partition = _partition(note, _Rows(table, note, dataset), dataset, functions)
@@ -174,7 +174,7 @@ class _Rows:
         return found
 
     def _refuse_twice(self, samples: int) -> None:
-        """Refuse a sample that two clients of a cluster hold, or that is for one thing here and another there."""
+        """Refuse a sample that two clients of a cluster hold, or that is in two splits."""
         cluster = np.zeros(self.clients, np.int64) if self.cluster is None else self.cluster
         mine = self.client >= 0
         held = np.unique(cluster, return_inverse=True)[1].reshape(-1)[self.client[mine]] * samples + self.sample[mine]

@@ -16,10 +16,10 @@ def flat_partition(
     client_names: tuple[str, ...] | None = None,
     changes: tuple[Change, ...] = (),
 ) -> Partition:
-    """Return the partition of samples that stand in the order of clients."""
+    """Return the partition of samples that are sorted by client."""
 
     def flat(samples: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        # Within a client in the source's order: neighbours in memory, and no run of one label.
+        # Within a client, samples have the source's order: they are close in memory, and not sorted by label.
         client = np.repeat(np.arange(len(sizes)), sizes)
         return _smallest_index(samples[np.lexsort((samples, client))]), np.concatenate([[0], np.cumsum(sizes)])
 

@@ -14,7 +14,7 @@ from rayfl.errors import InputError, closest
 from rayfl.own_code import reason
 
 _PACKAGE = "flwr_datasets"
-#: The columns that a partitioner sees, besides the number of each sample.
+#: The columns that a partitioner sees; the last is the number of each sample.
 _LABEL, _CLIENT, _SAMPLE = "label", "client", "sample"
 
 
@@ -30,8 +30,8 @@ def is_flwr(name: str) -> bool:
 class FlwrPartition(PartitionKind):
     """Clients are the partitions that a partitioner makes of the pool; splits come afterwards, as with other kinds.
 
-    Its keyword arguments are keys of `partition`: partition.clients is its num_partitions, partition.seed its seed, and
-    partition_by is label, or client for the names in data.client.
+    The partitioner's keyword arguments are keys of `partition`: partition.clients is its num_partitions, partition.seed
+    its seed, and partition_by is label, or client for the names in data.client.
     """
 
     class Options(Section):
@@ -43,7 +43,7 @@ class FlwrPartition(PartitionKind):
     _names: tuple[str, ...] | None = None
 
     def client_names(self) -> tuple[str, ...] | None:
-        """Return the owners' names, where each client is one."""
+        """Return the owners' names, where each client is one owner."""
         return self._names
 
     def deal(self, dataset: Dataset, splits: Splits, streams: Streams) -> Dealt:
@@ -143,7 +143,7 @@ def _samples(part: Any) -> np.ndarray | None:
 
 
 def _owners_of_clients(dataset: Dataset, pool: np.ndarray, client: np.ndarray) -> tuple[str, ...] | None:
-    """Return the name of each client, where all of its samples are one owner's and no other client's."""
+    """Return the owner's name of each client, if each client has one owner and each owner one client, else None."""
     if dataset.owner is None or dataset.owner_names is None:
         return None
     pairs = np.unique(np.stack([client, dataset.owner[pool]])[:, client >= 0], axis=1)

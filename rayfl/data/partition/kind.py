@@ -19,7 +19,7 @@ from rayfl.object_names import object_name
 from rayfl.own_code import imported, told_as
 from rayfl.randomness import Purpose, generator
 
-# Streams of one purpose, apart so that a validation split changes no bit of the rest. Sources draw data.limit from
+# Separate streams of one purpose, so that a validation split changes no bit of the rest. Sources draw data.limit from
 # stream 1, and public samples are drawn from stream 2.
 _STREAM, _VALIDATION_STREAM, _SPLIT_STREAM, _PART_STREAM = 0, 3, 4, 5
 
@@ -37,7 +37,7 @@ def _is_kind(value: Any) -> bool:
 
 
 class Streams:
-    """The random numbers of a partition: `main` for who gets what, others for what may be asked for besides."""
+    """The random numbers of a partition: `main` for who gets what, others for validation, splits and parts."""
 
     def __init__(self, seed: int, *keys: int) -> None:
         self._seed = seed
@@ -46,7 +46,7 @@ class Streams:
         self.split = generator(seed, Purpose.PARTITION, _SPLIT_STREAM, *keys)
 
     def part(self, section: str, kind: str, number: int) -> np.random.Generator:
-        """Return the stream of one part, by its name and its number among those of its name.
+        """Return the stream of one part, by its section, its kind and its number among the parts of that kind.
 
         So adding a part changes no bit of the others.
         """
@@ -55,12 +55,12 @@ class Streams:
 
     def of_cluster(self, cluster: int) -> "Streams":
         """Return the streams of one planted cluster, where each is dealt on its own."""
-        # From 1: a key of 0 at the end gives the same numbers as none.
+        # Keys begin at 1, because a last key of 0 gives the same numbers as no key.
         return Streams(self._seed, cluster + 1)
 
     @property
     def seed(self) -> int:
-        """The seed itself, for code of others that draws random numbers its own way."""
+        """The seed itself, for other packages, which draw random numbers in their own way."""
         return self._seed
 
 
@@ -72,7 +72,7 @@ class PartitionKind:
     validation and test samples come afterwards, as the config says.
     """
 
-    #: The name in a config; kinds of users' own have their import path.
+    #: The name in a config; a user's own kind is named by its import path.
     name: ClassVar[str] = ""
     #: Where the keys are, for messages: partition.labels for the part of a composed partition.
     place: str = "partition"
@@ -95,7 +95,7 @@ class PartitionKind:
 
     @classmethod
     def config_name(cls) -> str:
-        """Return what partition.kind says for this class: its import path, where another program could import it."""
+        """Return the value of partition.kind for this class: its name, or its import path if it can be imported."""
         if cls.name:
             return cls.name
         if "." in cls.__qualname__ or cls.__module__ == "__main__":
@@ -114,7 +114,7 @@ class PartitionKind:
         return flat_partition(dealt, splits.public, clusters, transforms, seen, self.client_names())
 
     def assign(self, dataset: Dataset, pool: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Return the client of each sample whose index is in `pool`, from 0, or -1 for nobody's.
+        """Return the client, from 0, of each sample whose index is in `pool`; -1 if no client gets the sample.
 
         `dataset.labels[pool]` are their labels. Draw random numbers from `rng` only.
         """
@@ -125,7 +125,7 @@ class PartitionKind:
         return None
 
     def transforms(self, dataset: Dataset, rng: np.random.Generator) -> tuple[Transform, ...]:
-        """Return what each planted cluster sees its samples through, before samples are dealt; () for nothing."""
+        """Return the transform of each planted cluster, before samples are dealt; () if there are none."""
         return ()
 
     def client_names(self) -> tuple[str, ...] | None:
@@ -134,11 +134,11 @@ class PartitionKind:
 
     @property
     def sized(self) -> bool:
-        """Whether somebody asked for clients' sizes, so that not all samples need be dealt."""
+        """Whether the config asks for clients' sizes, so that not all samples need to be dealt."""
         return getattr(self.config, "samples", None) is not None
 
     def settle(self, dataset: Dataset, splits: Splits, streams: Streams) -> Splits:
-        """Refuse what cannot be before work starts, and change what samples are for where the kind needs that."""
+        """Refuse impossible configs before work starts, and change what samples are for if the kind needs that."""
         return splits
 
     def deal(self, dataset: Dataset, splits: Splits, streams: Streams) -> Dealt:
@@ -173,7 +173,7 @@ class PartitionKind:
         return self._with_validation(dataset, splits, (samples, sizes, *test), sizes, streams)
 
     def checked(self, dealt: Dealt) -> Dealt:
-        """Refuse a sample that is dealt twice: a kind of a user's own may have a `deal` of its own."""
+        """Refuse a sample that is dealt twice: a user's own kind may have its own `deal`."""
         if isinstance(self.config, OwnPartition):
             samples, times = np.unique(np.concatenate([dealt.train, dealt.validation, dealt.test]), return_counts=True)
             if (times > 1).any():
@@ -193,7 +193,7 @@ class PartitionKind:
         rng: np.random.Generator,
         only_known: bool = False,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Deal a split of its own by the labels that each client has in fact been given to train on."""
+        """Deal one of the source's splits by the labels that each client has received for training."""
         known = count_labels(dataset, *trained)
         labels = dataset.class_of[split].astype(np.int64)
         deal = Deal(self.config, np.bincount(labels, minlength=dataset.classes), rng, self.sized)
@@ -210,7 +210,10 @@ class PartitionKind:
         streams: Streams,
         only_known: bool = False,
     ) -> Dealt:
-        """Add validation samples: a share of each client's, or of the source's own split as much as of the rest."""
+        """Add validation samples: a share of each client's, or samples of the source's own split.
+
+        Of that split, the same share is dealt as of the pool.
+        """
         if keeps_validation_share(self.config) or not len(splits.validation):
             return with_validation_share(self.config, dataset, parts, streams.validation)
         train, n_train, _, _ = parts
@@ -223,7 +226,7 @@ class PartitionKind:
         return Dealt(*parts, *validation)
 
     def _checked_clusters(self, clients: int, transforms: tuple[Transform, ...]) -> np.ndarray | None:
-        """Return the planted clusters; a kind of a user's own may have them wrong."""
+        """Return the planted clusters, checked: a user's own kind may return wrong ones."""
         found = self.clusters(clients)
         if found is None:
             if transforms:

@@ -15,10 +15,10 @@ from rayfl.errors import InputError
 
 
 class ByLabels(PartitionKind):
-    """Deals by the classes that clients want, in what proportions and how many samples."""
+    """Deals by what clients want: which classes, in what proportions, and how many samples."""
 
     config: SizedPartition
-    #: Whether classes matter. Dealing without regard to the class is dealing from one pool of all samples.
+    #: Whether classes matter; if not, samples are dealt from one pool.
     by_class = True
     #: Sizes that a quantity part asks for, in place of partition.samples.
     asked: AskedSizes | None = None
@@ -30,18 +30,18 @@ class ByLabels(PartitionKind):
 
     @property
     def classes_each(self) -> int:
-        """How many classes a client has, each with a sample at least; 0: any number of them."""
+        """How many classes a client has, with at least one sample of each; 0: any number of classes."""
         return 0
 
     def wish(self, clients: int, pools: np.ndarray, rng: np.random.Generator) -> Wish:
-        """Return what each client wants, of classes with so many samples.
+        """Return what each client wants; `pools` has the number of samples of each class.
 
         Without partition.samples, column c of the amounts adds up to the whole pool of class c.
         """
         raise NotImplementedError
 
     def settle(self, dataset: Dataset, splits: Splits, streams: Streams) -> Splits:
-        """Refuse numbers where there must be classes, and more clients than samples."""
+        """Refuse labels that are numbers where there must be classes, and more clients than samples."""
         if self.by_class and dataset.targets == "number":
             raise InputError(
                 f"{self.place}.kind={self.config.kind} deals by classes, and the labels of these data are numbers: use"
@@ -52,7 +52,7 @@ class ByLabels(PartitionKind):
         return splits
 
     def deal(self, dataset: Dataset, splits: Splits, streams: Streams) -> Dealt:
-        """Deal the pool by wish, then the splits of the source like it."""
+        """Deal the pool by wish, then the source's own splits by the labels that clients got from the pool."""
         config, rng = self.config, streams.main
         clients, pool, official = config.clients, splits.pool, config.test == "official"
         assert clients is not None
@@ -105,9 +105,9 @@ class Dirichlet(ByLabels):
     config: DirichletPartition
 
     def wish(self, clients: int, pools: np.ndarray, rng: np.random.Generator) -> Wish:
-        """Return the shares of one Dirichlet draw per client or, if all samples are dealt, per class."""
-        # The same gamma draws are a Dirichlet over classes for each client, or one over clients for each
-        # class, by the axis they are normalised over. The second uses up every pool.
+        """Return the shares of one Dirichlet draw per client or, by default if all samples are dealt, per class."""
+        # The axis over which the gamma draws are normalised decides: a Dirichlet draw over classes for each client, or
+        # one over clients for each class. The second uses up every pool.
         logs = log_gamma(rng, np.full((clients, len(pools)), self.config.alpha))
         over = self.config.over or ("classes" if self.sized else "clients")
         return Wish(softmax(logs, axis=0) * pools if over == "clients" else softmax(logs, axis=1))

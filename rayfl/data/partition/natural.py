@@ -22,7 +22,7 @@ class Natural(PartitionKind):
         return self._names
 
     def deal(self, dataset: Dataset, splits: Splits, streams: Streams) -> Dealt:
-        """Deal by owner. With a validation split of the source, owners without samples in it have none."""
+        """Deal by owner; an owner without samples in the source's validation split has no validation samples."""
         config, rng, validation_rng = self.config, streams.main, streams.validation
         if dataset.owner is None or dataset.owner_names is None:
             if config.column is None:

@@ -1,7 +1,7 @@
-"""Transforms as plain data, as files of partitions and of saved models have them, and back. Nothing is unpickled.
+"""Transforms to and from plain data, for files of partitions and of saved models. Nothing is unpickled.
 
-A file may be somebody else's: what it says is checked as a config is, and code that it names is imported only if the
-reader allows that code by its name.
+A file may come from somebody else: its content is checked like a config, and code that the file names is imported only
+if the reader allows that code by its name.
 """
 
 from collections.abc import Collection
@@ -38,8 +38,8 @@ def plain_transform(transform: Transform) -> dict[str, Any]:
 def read_transform(plain: Any, functions: Collection[str] | None = ()) -> Transform:
     """Return the transform that plain data describe; ValueError if they describe none.
 
-    Of code that it names, only `functions` are allowed, given by import path; None allows all. Others are refused with
-    an InputError.
+    `functions` are the import paths of the code that the data may name; None allows all. Other code is refused with an
+    InputError.
     """
     if not isinstance(plain, dict) or not set(plain) <= set(_KEYS):
         raise ValueError("a transform has unknown keys")

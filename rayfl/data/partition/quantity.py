@@ -13,7 +13,7 @@ from rayfl.errors import InputError
 
 @dataclass(frozen=True)
 class AskedSizes:
-    """Samples of each client, training and test together; `exact`: no less will do, where classes are scarce."""
+    """Samples of each client, training and test together; `exact`: not reduced even where classes are scarce."""
 
     sizes: np.ndarray
     exact: bool
@@ -85,7 +85,7 @@ def drawn_sizes(
 
 
 def _with_floor(asked: AskedSizes, needed: int, total: int) -> np.ndarray:
-    """Return the sizes that a quantity part asks for, none of them too small for the labels."""
+    """Return the sizes that a quantity part asks for, raised to the `needed` samples per client."""
     sizes, clients = asked.sizes, len(asked.sizes)
     if sizes.min() < needed and (asked.exact or needed * clients > sizes.sum()):
         raise InputError(
@@ -100,7 +100,7 @@ def _with_floor(asked: AskedSizes, needed: int, total: int) -> np.ndarray:
 def _split_sizes(
     sizes: np.ndarray, needed: int, pool: int, held_out: int, rng: np.random.Generator, what: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Split sizes into those in the pool and those in the official test split, in the proportion of the two."""
+    """Split each size between the pool and the official test split, overall in proportion to these two."""
     clients, total = len(sizes), pool + held_out
     free = sizes - needed
     at_most = min(held_out, clients + int(free.sum()))
@@ -119,7 +119,7 @@ def _split_sizes(
 
 
 def raised(sizes: np.ndarray, floor: np.ndarray) -> np.ndarray:
-    """Raise every size to its floor, at the cost of the richest: the highest sizes are cut to one level."""
+    """Raise every size to its floor, at the cost of the largest sizes, which are cut to one level."""
     missing = int(np.maximum(floor - sizes, 0).sum())
     if missing == 0:
         return sizes

@@ -38,10 +38,10 @@ def clusters_at(true_cluster: np.ndarray, changes: Sequence[Change], round: int)
 class Partition:
     """Who gets which samples, as flat arrays: client i has `train[train_offsets[i] : train_offsets[i + 1]]`.
 
-    No sample is in two of `train`, `validation`, `test` and `public`; the last are nobody's. `true_cluster` is there
-    where clusters are planted. Client i sees its samples through `transforms[transform_of[i]]`, and is called
-    `client_names[i]` where the data name the clients. Both hold until `changes` say otherwise, which stand in the order
-    of their rounds. Rounds are counted from 1; round 0 is before the first.
+    No sample is in two of `train`, `validation`, `test` and `public`; no client has the public samples. `true_cluster`
+    is set where clusters are planted. Client i sees its samples through `transforms[transform_of[i]]`, and is called
+    `client_names[i]` where the data name the clients. `changes`, sorted by round, change `true_cluster` and
+    `transform_of` during the run. Rounds are counted from 1; round 0 is before the first.
     """
 
     train: np.ndarray
@@ -107,7 +107,7 @@ class Partition:
         return found
 
     def transform_for(self, client: int, round: int = 0) -> Transform | None:
-        """What sets this client's samples apart in a round, if anything does."""
+        """The transform through which a client sees its samples in a round; None if there is none."""
         if self.transform_of is None:
             return None
         number = self.transform_of[client]
@@ -120,13 +120,13 @@ class Partition:
 
     @cached_property
     def _transforms_over_time(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Whose transform changes, in which round, to which: in the order of clients, then of rounds."""
+        """All changes of transforms as clients, rounds and new transforms, sorted by client, then by round."""
         some = [change for change in self.changes if change.transform_of is not None]
         none = np.zeros(0, np.int64)
         clients = np.concatenate([none, *[change.clients for change in some]])
         rounds = np.concatenate([none, *[np.full(len(change.clients), change.round) for change in some]])
         numbers = np.concatenate([none, *[change.transform_of for change in some]])
-        order = np.argsort(clients, kind="stable")  # changes stand in the order of rounds
+        order = np.argsort(clients, kind="stable")  # changes are sorted by round
         return clients[order], rounds[order], numbers[order]
 
     def label_counts(
@@ -147,7 +147,7 @@ class Partition:
         return counts if orders is None else np.take_along_axis(counts, np.argsort(orders, axis=1), axis=1)
 
     def label_orders(self, classes: int, round: int = 0) -> np.ndarray | None:
-        """The label that each client sees for each class in a round (clients, classes); None: for all the class."""
+        """The label that each client sees for each class in a round (clients, classes); None: no label changes."""
         transform_of = self.transform_of_at(round)
         if transform_of is None or all(transform.labels is None for transform in self.transforms):
             return None

@@ -10,15 +10,15 @@ from rayfl.data.partition.counting import by_client_and_label, split_off
 from rayfl.errors import InputError
 from rayfl.randomness import Purpose, generator
 
-_PUBLIC_STREAM = 2  # the partition itself draws from others of the same purpose
+_PUBLIC_STREAM = 2  # the partition itself draws from other streams of the same purpose
 
 
 @dataclass(frozen=True)
 class Splits:
-    """What samples may be used for, before anyone gets any: no sample is in two of these.
+    """What samples may be used for, before any are dealt: no sample is in two of these.
 
-    `pool` is for training, and for tests and validation where clients keep shares of theirs; `test` and `validation`
-    are splits that are dealt as they are, else empty.
+    `pool` is for training, and for testing and validation if clients keep shares of their samples for these. `test`
+    and `validation` are splits that are dealt as they are, else empty.
     """
 
     pool: np.ndarray
@@ -29,7 +29,7 @@ class Splits:
 
 @dataclass(frozen=True)
 class Dealt:
-    """Samples that stand in the order of clients, and how many of them each client has."""
+    """Samples that are sorted by client, and how many of them each client has."""
 
     train: np.ndarray
     n_train: np.ndarray
@@ -40,7 +40,7 @@ class Dealt:
 
 
 def make_splits(config: PartitionConfig, dataset: Dataset, seed: int) -> Splits:
-    """Settle what is public, and which of the source's own splits are used as such."""
+    """Decide which samples are public, and which of the source's own splits are used."""
     for key, value in (("test", config.test == "official"), ("public", config.public == "test")):
         if value and (dataset.is_test.all() or not dataset.is_test.any()):
             raise InputError(
@@ -58,7 +58,7 @@ def make_splits(config: PartitionConfig, dataset: Dataset, seed: int) -> Splits:
     test = dataset.is_test if config.test == "official" else nothing
     public = dataset.is_test if config.public == "test" else nothing
     if isinstance(config.public, float):
-        # Official splits stay whole: results on them can be compared with those of others.
+        # Official splits stay whole: results on them can be compared with published ones.
         free = np.flatnonzero(~(test | validation))
         drawn = generator(seed, Purpose.PARTITION, _PUBLIC_STREAM).permutation(free)
         public = nothing.copy()
@@ -78,9 +78,9 @@ def with_validation_share(
     parts: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
     rng: np.random.Generator,
 ) -> Dealt:
-    """Let every client with more than one training sample keep partition.validation of them, if that is any.
+    """Let every client with more than one training sample keep the share partition.validation of them, if any.
 
-    All else stays as it is, so that models are tested on the same samples with validation and without.
+    Everything else stays as it is, so that models are tested on the same samples with and without validation.
     """
     train, n_train, test, n_test = parts
     if not keeps_validation_share(config):
@@ -92,9 +92,9 @@ def with_validation_share(
 
 
 def cut_once(config: PartitionConfig, dataset: Dataset, splits: Splits, rng: np.random.Generator) -> Splits:
-    """Settle what is for testing and what for validation before any cluster is dealt all of it.
+    """Split off test and validation samples before each cluster is dealt all samples.
 
-    So a sample that one cluster trains on never tests another, turned or not.
+    So a sample that one cluster trains on never tests another cluster, not even through another transform.
     """
 
     def cut(pool: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:

@@ -1,5 +1,4 @@
-"""Reading data: from scikit-learn, torchvision's sets, Hugging Face's hub, files, functions or objects of the user's,
-into one `Dataset`.
+"""Read data into one `Dataset`: from scikit-learn, torchvision, Hugging Face, files, or a user's code or objects.
 
 Everything that can be wrong with a file is reported here, in one line that names data.path or data.root and says what
 to do. Who gets which samples is decided in `rayfl.data.partition`.
@@ -74,7 +73,7 @@ def load_dataset(config: DataConfig, seed: int, column: str | None = None, targe
         MemoryError,
         pd.errors.ParserError,
     ) as error:
-        # What a reader did not think of; a file can be wrong in more ways than we know.
+        # Errors that a reader did not foresee: a file can be wrong in more ways than we know.
         raise InputError(
             f"{config.place} cannot be read ({type(error).__name__}: {reason(error)}): check the file"
         ) from error

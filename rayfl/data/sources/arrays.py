@@ -1,4 +1,4 @@
-"""Arrays of a user's own: what they are (images, features), and whose samples they hold."""
+"""A user's own arrays: what they are (images, features), and whose samples they hold."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from rayfl.data.dataset import Kind
 from rayfl.data.sources.samples import Samples
 from rayfl.errors import InputError, closest
 
-#: The arrays by name: samples and labels; optionally which samples are for testing and for validation, and whose.
+#: The arrays by name: samples and labels; optionally which are for testing and validation, and their clients.
 ARRAYS = ("x", "y", "test", "validation", "client")
 _MOST_CHANNELS = 4
 
@@ -19,7 +19,7 @@ def from_arrays(arrays: Mapping[str, Any], where: str, channels_first: bool = Fa
     """Return the samples in arrays that are called as in `ARRAYS`; `where` names them in messages.
 
     x is (N, features), or images: (N, H, W), (N, H, W, C) or (N, C, H, W), in whole numbers up to 255 or in floats.
-    Where C may be at both ends, it is the last, or with `channels_first` the first.
+    If the first and the last axis could both be C, the last one is, or with `channels_first` the first.
     """
     check_names(arrays, where)
     inputs, kind = inputs_of(as_array(arrays["x"], f"{where}: x"), f"{where}: x", channels_first)
@@ -59,7 +59,7 @@ def check_names(arrays: Mapping[str, Any], where: str) -> None:
 
 
 def as_array(values: Any, where: str) -> np.ndarray:
-    """Return what a user gave as an array of numbers or text: lists, numpy, pandas and torch have one."""
+    """Return what a user gave, such as lists or objects of numpy, pandas or torch, as an array of numbers or text."""
     detach = getattr(values, "detach", None)  # a tensor, which may be on a GPU or have gradients
     try:
         array = np.asarray(detach().cpu() if callable(detach) else values)
@@ -76,7 +76,7 @@ def pixels_first(images: np.ndarray, last: bool) -> np.ndarray:
 
 
 def inputs_of(x: np.ndarray, where: str, channels_first: bool = False) -> tuple[np.ndarray, Kind]:
-    """Return the features or images in an array, checked, as (N, F) or (N, C, H, W), and which they are."""
+    """Return the features or images in an array, checked, as (N, F) or (N, C, H, W), and their kind."""
     if x.dtype.kind not in "iufb":
         raise InputError(f"{where} is of type {x.dtype}: it must hold numbers")
     if not 1 <= x.ndim <= 4 or len(x) == 0 or 0 in x.shape:

@@ -49,7 +49,7 @@ def _read(path: Path, separator: str) -> Any:
 
     with pa.input_stream(str(path)) as file:  # decompresses .gz and the like
         text = file.read()
-    # In one block: pyarrow settles the type of a column by the first, and refuses what comes later and does not fit.
+    # Read as one block: pyarrow takes a column's type from the first block, and refuses later values of another type.
     table = csv.read_csv(
         pa.BufferReader(text),
         read_options=csv.ReadOptions(block_size=min(max(1, len(text)), _MOST_BYTES)),

@@ -1,6 +1,6 @@
 """The columns of a table as features: numbers as they are, categories as one feature per value, lists side by side.
 
-No column is left out without a word, and no gap is filled unless the config says so.
+No column is left out silently, and no gap is filled unless the config says so.
 """
 
 import math
@@ -22,7 +22,7 @@ Missing = Literal["refuse", "mean"]
 
 @dataclass(frozen=True)
 class Features:
-    """Float32 features (rows, features) and their names; `unused` are columns that are none of them."""
+    """Float32 features (rows, features) and their names; `unused` are columns that became no feature."""
 
     inputs: np.ndarray
     names: tuple[str, ...]
@@ -32,7 +32,7 @@ class Features:
 def features_of(
     table: Any, meta: set[str], categories: tuple[str, ...], missing: Missing, known: np.ndarray, where: str
 ) -> Features:
-    """Return all columns but `meta` as numbers: lists if there are any, else numbers and categories in their order.
+    """Return all columns except `meta` as features: lists if there are any, else numbers and categories in order.
 
     `known` marks the rows outside the source's test split, whose mean takes the place of missing numbers.
     """
@@ -119,7 +119,7 @@ def _not_numbers(field: Any) -> str:
 def _numbers(
     column: Any, name: str, missing: Missing, known: np.ndarray, where: str
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return the numbers; where some are missing and may be, their mean, and a second feature that marks them."""
+    """Return the numbers; if gaps are allowed, the mean fills them, and a second feature marks them."""
     values = column.cast("float64", safe=False).to_numpy()
     gaps = np.isnan(values)
     if missing == "refuse" or not gaps.any():
@@ -133,10 +133,10 @@ def _numbers(
 
 
 def _one_hot(column: Any, name: str, missing: Missing, where: str) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return a 1 in the place of each row's value: in the order of pandas' categories, else in sorted order.
+    """Return one feature per value, 1 where a row has it: in the order of pandas' categories, else sorted.
 
-    Of all rows, since those of the source's own test split are trained on too unless partition.test=official. Rows
-    without a value have a place of their own, the last, where they are allowed.
+    The values are those of all rows, since rows of the source's own test split are trained on too unless
+    partition.test=official. If rows without a value are allowed, the last feature marks them.
     """
     values = column.to_pandas()
     gaps = values.isna().to_numpy()
@@ -153,7 +153,7 @@ def _one_hot(column: Any, name: str, missing: Missing, where: str) -> tuple[np.n
             f" leave it out with data.drop=[{name}], or group its values"
         )
     names = [f"{name}={value}" for value in found] + [f"{name} is missing"] * bool(gaps.any())
-    # A row without a value has the code -1, which is the last place.
+    # A row without a value has the code -1, which is the index of the last feature.
     return np.eye(len(names), dtype=np.float32)[values.cat.codes.to_numpy()], tuple(names)
 
 

@@ -11,7 +11,7 @@ from rayfl.data.sources.samples import reason
 from rayfl.errors import InputError
 from rayfl.input_tree import expanded
 
-#: What names of splits, and words in names of files, are for, as the hub has it.
+#: What a split is for, by its name or by a word in the name of its file, as on the hub.
 _ROLES = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("validation", "valid", "val", "dev"), "val"),
@@ -52,7 +52,7 @@ def _roles(names: list[str], given: SplitNames | None, where: str) -> list[tuple
             if name in [other for _, other in chosen[:number]]:
                 raise InputError(f"data.splits names '{name}' twice: no sample is for two things")
         return chosen
-    if len(names) == 1:  # whatever it is called, it is all there is
+    if len(names) == 1:  # whatever its name is, there is no other split
         return [("train", names[0])]
     roles = [(_ROLES.get(name.lower(), ""), name) for name in names]
     if [role for role, _ in roles].count("train") != 1 or "" in [role for role, _ in roles]:
@@ -109,13 +109,13 @@ def _from_hub(config: HuggingFaceData) -> dict[str, Any]:
             f"{where} is no folder here, and the hub has no such data set for you ({reason(error)}): correct the name,"
             " or log in with 'hf auth login'"
         ) from None
-    except OSError as error:  # among them, that there is no connection
+    except OSError as error:  # also if there is no connection
         raise InputError(
             f"{where} is no folder here, and cannot be had from the hub ({reason(error)}): check the name and the"
             " network, or make a folder where there is one, with load_dataset(...).save_to_disk(folder), and name that"
         ) from None
     except Exception as error:
-        lines = " ".join(str(error).split())  # which configs there are is in the second line
+        lines = " ".join(str(error).split())  # the second line lists the configs
         raise InputError(
             f"{where} cannot be loaded ({lines[:400]}): check data.config_name and data.revision"
         ) from None
@@ -140,7 +140,7 @@ def _from_disk(path: Path, config: HuggingFaceData) -> dict[str, Any]:
 
 
 def _from_parquet(files: list[Path], root: Path | None, config: HuggingFaceData) -> dict[str, Any]:
-    """Read Parquet files, whose names or folders say of which split they are."""
+    """Read Parquet files, whose names or folders say to which split they belong."""
     import datasets
     import pyarrow.parquet as pq
 
@@ -168,7 +168,7 @@ def _from_parquet(files: list[Path], root: Path | None, config: HuggingFaceData)
 
 
 def _split_of_file(path: Path) -> str:
-    """Return the split that a file's name says, else the nearest folder's; nothing if none does.
+    """Return the split that a file's name says, else that of the nearest folder; an empty text if none does.
 
     >>> _split_of_file(Path("data/train-00000-of-00002.parquet")), _split_of_file(Path("test/0000.parquet"))
     ('train', 'test')
@@ -181,7 +181,7 @@ def _split_of_file(path: Path) -> str:
 
 
 def _refuse_several_sets(files: list[Path], root: Path, where: str) -> None:
-    """Refuse folders with a data set each: rows of unlike sets would be one."""
+    """Refuse folders that hold different data sets: their rows would be mixed."""
     folders = {file.relative_to(root).parent for file in files}
     sets = {
         tuple(part for part in folder.parts if part != "data" and not _split_of_file(Path(part))) for folder in folders

@@ -14,9 +14,9 @@ from rayfl.errors import InputError
 
 
 def read_text(data: Any, name: str, config: HuggingFaceData, column: str | None, split_of: np.ndarray) -> Samples:
-    """Return windows over the text in column `name`, or rows that are windows already, with what follows in data.label.
+    """Return windows over the text in column `name`, or its rows as windows if data.label has the next character.
 
-    Rows of one owner and split are one text, in their order.
+    Windows are cut from the joined rows of one owner and split, in their order.
     """
     where = config.place
     key = "data.client" if column is None else "partition.column"
@@ -55,7 +55,7 @@ def _cut(
         texts += found
         whose += [0] if owner is None else np.unique(owner[rows]).tolist()
         splits += [split] * len(found)
-    # The texts are the owners of their windows here, so that each window knows its split too.
+    # Here the texts are passed as the owners of their windows, so that the split of each window can be found.
     texts, kept = long_enough(texts, tuple(map(str, range(len(texts)))), config.window, config.place)
     assert kept is not None
     samples = windows_of(texts, kept, config.window, config.stride)

@@ -18,7 +18,7 @@ from rayfl.data.sources.samples import Samples
 from rayfl.data.sources.tables import Columns, described, from_table
 from rayfl.errors import InputError
 
-_ROWS = 256  # images that are brought from the file at once
+_ROWS = 256  # images that are read from the file at once
 
 
 class HuggingFace:
@@ -74,7 +74,7 @@ class HuggingFace:
 
 
 def _input_columns(data: Any, config: HuggingFaceData, owners: list[str]) -> list[str]:
-    """Return data.input, else the one column of images, else the only one left; nothing: all that are left."""
+    """Return data.input, else the one column of images, else the only one left; an empty list: all that are left."""
     import datasets
 
     need_columns(data.column_names, config.input, config.place, "data.input")
@@ -112,7 +112,7 @@ def _with_classes(samples: Samples, kind: Any, split_of: np.ndarray, where: str)
 
     if not isinstance(kind, datasets.ClassLabel):
         return samples
-    hidden = samples.labels < 0  # the hub's way to keep the labels of a test split to itself
+    hidden = samples.labels < 0  # this is how the hub hides the labels of a test split
     if hidden.any():
         splits = ", ".join({"val": "validation"}.get(split, split) for split in np.unique(split_of[hidden]))
         raise InputError(
@@ -123,7 +123,7 @@ def _with_classes(samples: Samples, kind: Any, split_of: np.ndarray, where: str)
 
 
 def _images(data: Any, name: str) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yield the images one after the other, still closed."""
+    """Yield each image as its name for messages and a function that opens it."""
     import datasets
 
     kind = datasets.Image()

@@ -75,7 +75,7 @@ def read_npz(path: Path, where: str) -> Samples:
 
 def _unpacked(path: Path, where: str) -> dict[str, np.ndarray]:
     try:
-        with zipfile.ZipFile(path) as archive:  # a small file may unpack to more than there is memory
+        with zipfile.ZipFile(path) as archive:  # a small file may unpack to more than fits into memory
             unpacked = sum(member.file_size for member in archive.infolist())
         refuse_excess([Need(f"the arrays of {path.name}", unpacked, "the number of samples in it")], memory_here())
         with np.load(path, allow_pickle=False) as file:

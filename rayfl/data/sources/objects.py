@@ -24,10 +24,10 @@ _FORMS = (
 class Data:
     """Samples as a Python program has them: `Data(x, y)`, or `Data(frame, label="y", client="who")`.
 
-    `test` and `validation` mark samples of such splits, one truth value per sample; a DataFrame has a column `split`
-    instead. `client` names the client of each sample, or the column that does. `categories` are columns that become
-    one feature per value, in sorted order, columns in `drop` are left out, and `missing="mean"` fills gaps as
-    data.missing does.
+    `test` and `validation` mark the samples of these splits, one truth value per sample; a DataFrame has a column
+    `split` instead. `client` names the client of each sample, or the column that does. Columns in
+    `categories` become one feature per value, in sorted order, columns in `drop` are left out, and `missing="mean"`
+    fills gaps as data.missing does.
     """
 
     x: Any
@@ -39,11 +39,11 @@ class Data:
     categories: Sequence[str] = ()
     drop: Sequence[str] = ()
     missing: Missing = "refuse"
-    #: Whether images that could be either have their channels first, as tensors have.
+    #: Whether channels come first, as in tensors, in images where they could be first or last.
     channels_first: bool = False
 
     def samples(self, column: str | None, where: str) -> Samples:
-        """Check everything; `column` is partition.column, and `where` names the data in messages."""
+        """Return the checked samples; `column` is partition.column, and `where` names the data in messages."""
         if isinstance(self.x, pd.DataFrame):
             extra = [name for name in ("y", "test", "validation") if getattr(self, name) is not None]
             if extra:
@@ -71,7 +71,7 @@ class Data:
         return {name: getattr(self, name) for name in ARRAYS if getattr(self, name) is not None}
 
     def digest(self) -> str:
-        """Return what tells these data from others."""
+        """Return a digest that tells these data from others."""
         known = hashlib.blake2b(digest_size=16)
         if isinstance(self.x, pd.DataFrame):
             more = [] if self.missing == "refuse" else [self.missing]
@@ -93,7 +93,7 @@ class Data:
 
 
 def collected(value: Any, columns: Columns, where: str) -> Data:
-    """Return the data that a user's object holds; a torch Dataset is gone through once."""
+    """Return the data that a user's object holds; a torch Dataset is read once."""
     if isinstance(value, Data):
         return value
     if isinstance(value, pd.DataFrame):
@@ -113,7 +113,7 @@ def collected(value: Any, columns: Columns, where: str) -> Data:
 
 
 def _labelled(x: pd.DataFrame, y: Any, where: str, **others: Any) -> Data:
-    """Return features in a DataFrame and labels apart from it as one DataFrame."""
+    """Return features in a DataFrame and separate labels as one DataFrame."""
     if others:
         raise InputError(f"{where}: {next(iter(others))} goes with arrays: make it a column, and use rayfl.data.Data")
     labels = as_array(y, f"{where}: y")
@@ -147,7 +147,7 @@ def _from_torch(dataset: Any, where: str) -> Data:
 
 
 def _whole_pixels(images: np.ndarray) -> np.ndarray:
-    """Return images in whole 255ths, as torchvision's ToTensor makes them, as whole numbers: a quarter the size."""
+    """Return images in whole 255ths, as torchvision's ToTensor makes them, as uint8: a quarter of the memory."""
     if images.ndim < 3 or images.dtype.kind != "f" or images.min() < 0 or images.max() > 1:
         return images
     whole = np.rint(images * 255)

@@ -7,7 +7,7 @@ from rayfl.errors import InputError, closest
 
 
 def owner_columns_of(available: list[str], column: str | None) -> list[str]:
-    """The columns that together name the owner: `play+role` is two, unless a column has that very name."""
+    """The columns that together name the owner: `play+role` is two, unless a column has exactly this name."""
     if column is None:
         return []
     return [column] if column in available else column.split("+")

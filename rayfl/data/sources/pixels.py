@@ -1,4 +1,4 @@
-"""Images of any files as one array: grey if all are grey, else in colour, and of one size."""
+"""Images as one array: grey if all are grey, else in colour, and of one size."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -12,7 +12,7 @@ from rayfl.errors import InputError
 def stacked_images(images: Iterable[tuple[str, Callable[[], Any]]], size: int | None, where: str) -> np.ndarray:
     """Return uint8 (N, C, H, W) of images, each with its name for messages and a function that opens it.
 
-    With `size`, all are made so many pixels high and wide.
+    With `size`, all images are resized to this many pixels in height and width.
     """
     arrays: list[np.ndarray] = []
     first = ""

@@ -32,7 +32,7 @@ class Samples:
     is_validation: np.ndarray | None = None  # None: the source has no such split
     class_names: tuple[str, ...] | None = None
     feature_names: tuple[str, ...] | None = None
-    notes: tuple[str, ...] = ()  # what a user should know of how the data were read, a line each
+    notes: tuple[str, ...] = ()  # what a user should know about how the data were read, a line each
 
 
 class Source(Protocol):
@@ -68,7 +68,7 @@ def finished(samples: Samples, config: DataConfig, seed: int, targets: Targets, 
 
 
 def _checked_classes(labels: np.ndarray, where: str) -> tuple[np.ndarray, tuple[str, ...] | None]:
-    """Return the labels as numbers from 0, and what they are called where they are text."""
+    """Return the labels as numbers from 0, and their names if they are text."""
     names = None
     if len(labels) == 0:
         raise InputError(f"{where} has no samples: there is nothing to learn from")

@@ -41,7 +41,7 @@ def from_frame(frame: pd.DataFrame, columns: Columns, column: str | None, where:
     frame = frame.rename(columns=str)
     refuse_twice(list(frame.columns), where)
     dropped = tuple(name for name in columns.drop if name in frame)
-    frame = frame.drop(columns=list(dropped))  # they may hold anything
+    frame = frame.drop(columns=list(dropped))  # dropped columns may hold anything, also what Arrow cannot read
     for name in frame.columns:
         try:
             pa.Array.from_pandas(frame[name])
@@ -63,8 +63,8 @@ def from_table(
 ) -> Samples:
     """Return the samples in the rows of an Arrow table; `column` is partition.column.
 
-    `dropped` are columns that are no longer in it. `split_of` says train, val or test of each row, else a column
-    called split does.
+    `dropped` are columns that were removed from the table before. `split_of` says train, val or test for each row;
+    without `split_of`, a column called split does.
     """
     about = described(table, columns, column, where, split_of)
     available = [*table.column_names, *dropped]
@@ -85,7 +85,7 @@ def from_table(
 
 @dataclass(frozen=True)
 class Described:
-    """What a table says of its rows besides their features: the columns that say it, and what they say."""
+    """What a table says about its rows besides features: labels, splits and owners, and the columns with these."""
 
     columns: tuple[str, ...]
     labels: np.ndarray

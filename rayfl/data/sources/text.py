@@ -63,7 +63,7 @@ def texts_of(
 def long_enough(
     texts: list[str], names: tuple[str, ...] | None, window: int, where: str
 ) -> tuple[list[str], tuple[str, ...] | None]:
-    """Leave out texts, and their owners, that have no character after a window."""
+    """Leave out texts that are too short for a window and the character after it, and their owners."""
     kept = [number for number, text in enumerate(texts) if len(text) > window]
     if not kept:
         raise InputError(f"data.window={window} is longer than any text of {where}: use a shorter window or more text")
@@ -109,7 +109,7 @@ def given_windows(texts: list[str], following: list[str]) -> Samples:
 
 
 def _codes(text: str) -> tuple[np.ndarray, int]:
-    """Number the characters that occur, in the order of Unicode; return the text in these, and how many there are."""
+    """Return a text as codes from 0, in the order of Unicode, and how many different characters occur."""
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
     present = np.zeros(int(points.max()) + 1, bool)
     present[points] = True

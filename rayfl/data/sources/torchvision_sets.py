@@ -65,7 +65,7 @@ def _split(source: str, root: Path, train: bool) -> tuple[np.ndarray, np.ndarray
     with contextlib.redirect_stdout(sys.stderr):
         try:
             data = load(download=False)
-        except RuntimeError:  # its way to say that files are missing, or not the original ones
+        except RuntimeError:  # torchvision's error if files are missing, or not the original ones
             try:
                 data = load(download=True)
             except Exception as error:

@@ -38,7 +38,7 @@ def export(
     """Export all runs below some folders; return 0, or 1 if a run is damaged, or unfinished after `follow`.
 
     With `follow`, continue until the runs are complete. Rounds that an earlier export has written are not exported
-    again.
+    again, except to wandb: if there are new rounds, all rounds are exported again.
     """
     target = _found(to)
     folder = _output(out, to)
@@ -83,7 +83,7 @@ class _Exports:
             elif self._done.get(path) != status.rounds:
                 try:
                     self._export(status)
-                except pa.ArrowException as error:  # a table that was not needed for the status
+                except pa.ArrowException as error:  # damage in a table that the status does not need
                     self._tell_damage(status, str(error).splitlines()[0])
                     continue
                 except OSError as error:
@@ -117,7 +117,7 @@ class _Exports:
             self._say(f"{name}: nothing new after round {before} -> {target.folder}")
 
     def close(self) -> None:
-        """Close all open exports; for runs that continue, another call exports the further rounds."""
+        """Close all open exports; for runs that continue, a later export adds the further rounds."""
         for target, _ in self._open.values():
             target.close()
         self._open.clear()

@@ -1,4 +1,4 @@
-"""MLflow: a run in a SQLite file, `mlflow ui --backend-store-uri sqlite:///OUT/mlflow.db` shows it."""
+"""MLflow: a run in a SQLite file; `mlflow ui --backend-store-uri sqlite:///OUT/mlflow.db` shows it."""
 
 import logging
 import os

@@ -13,7 +13,7 @@ from rayfl.following.export.target import Target, write_whole
 from rayfl.following.listing import setting_text
 from rayfl.following.new_rounds import Batch, scalars
 
-# TensorBoard takes files with `tfevents` in their name, in the order of their names.
+# TensorBoard reads the files that have `tfevents` in their name, in the order of their names.
 _FILE = re.compile(r"events\.out\.tfevents\.rayfl\.(\d{9})-(\d{9})")
 
 

@@ -121,7 +121,7 @@ def movement(study: Study, number: int) -> list[Block]:
 
 
 def _complete(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rounds in which the cluster of (nearly) every client is known; all rounds if there are fewer than two.
+    """Return the rounds in which (nearly) all clients' clusters are known; all rounds if these are fewer than two.
 
     In rounds without evaluation, the tables have only the clients that trained.
     """
@@ -254,7 +254,7 @@ def _places(stages: pd.DataFrame, nodes: dict[tuple[int, int], int]) -> dict[str
         middle = (sizes.cumsum() - sizes / 2) / sizes.sum()
         for cluster, place in middle.items():
             node = nodes[stage, int(cluster)]  # type: ignore[call-overload]
-            # Plotly takes 0 and 1 for "not given".
+            # Plotly treats 0 and 1 as "not given".
             x[node], y[node] = float(np.clip(stage / last, 0.001, 0.999)), float(np.clip(place, 0.01, 0.99))
     return {"x": x, "y": y}
 

@@ -1,4 +1,4 @@
-"""What changes of the planted clusters did to each run, and when it had made up for them."""
+"""Drift: how changes of the planted clusters affected each run, and when its metrics were back."""
 
 import math
 

@@ -53,7 +53,7 @@ def runs_section(study: Study, left_out: list[str]) -> Section:
 
 
 def command(study: Study, run_number: int) -> str:
-    """Return the shell command that repeats a run, under another name if it had one."""
+    """Return the shell command that repeats a run, with another name if the run had a name."""
     run = study.runs[run_number]
     path = without_secrets(run.path).rstrip("/")
     name = run.config.name

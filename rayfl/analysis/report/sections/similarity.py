@@ -19,7 +19,7 @@ from rayfl.errors import InputError
 if TYPE_CHECKING:
     from rayfl.results import Run
 
-#: Clients in a heat map.
+#: Maximum of clients in a heat map.
 MOST_CLIENTS = 120
 #: Files that show that a data set is on this machine: the report never downloads one.
 _FILES = {

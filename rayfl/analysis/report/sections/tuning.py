@@ -42,7 +42,6 @@ def _granularity(study: Study, run_number: int) -> list[Chart]:
             caption += f" The run would {what} {number(limit, 2)}."
     if len(clusters) > _MOST_CLUSTERS:
         caption += f" {_MOST_CLUSTERS} of {len(clusters)} clusters are shown."
-    # Without these limits, a single extreme cluster would flatten the curves of all others.
     chart = figure(
         traces,
         "round",

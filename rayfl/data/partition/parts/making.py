@@ -1,4 +1,4 @@
-"""From the sections of a config to parts: features, label orders and sizes, drawn from a stream of their own each."""
+"""Make parts from the sections of a config: features, label orders and sizes, each drawn from its own stream."""
 
 from collections.abc import Callable
 from dataclasses import fields
@@ -31,7 +31,7 @@ def plant_feature(
     clusters: int,
     rng: np.random.Generator,
 ) -> Planting[Feature]:
-    """Return what a feature part does to whom; refuse what cannot be done to these data."""
+    """Return what a feature part does to which clients; refuse features that do not fit these data."""
     kind = FEATURES.get(part.kind, OwnFeature)
     seed = int(rng.integers(2**62))
     stays = _first_stays(part, clusters)
@@ -40,7 +40,7 @@ def plant_feature(
         plain = {key: _frozen(value) for key, value in values.items()}
         if kind is OwnFeature:
             own = OwnFeature(part.kind, tuple(sorted(plain.items())))
-            if number < _TRIED:  # it is called for that
+            if number < _TRIED:  # `check` calls the user's function
                 own.check(dataset, key)
             return own
         if kind.seeded == "each" and stays and number == 0:
@@ -57,7 +57,7 @@ def plant_feature(
 def plant_concept(
     part: PlacedPart, key: str, classes: int, true_cluster: np.ndarray, clusters: int, rng: np.random.Generator
 ) -> Planting[Order]:
-    """Return which labels a concept part gives whom; planted orders that are drawn are all different."""
+    """Return which labels a concept part gives to whom; orders that are drawn for clusters are all different."""
     same = tuple(range(classes))
     seen: set[Order] = {same}
 
@@ -153,7 +153,7 @@ def _own(key: str, path: str, base: type) -> Any:
 
 
 def _first_stays(part: PlacedPart, clusters: int) -> bool:
-    """Whether a part that is drawn for each cluster leaves the first one as it is."""
+    """Whether a part that is drawn for each cluster leaves the first cluster as it is."""
     return part.by == "cluster" and part.clusters is None and clusters > 1
 
 

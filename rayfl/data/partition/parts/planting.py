@@ -21,7 +21,7 @@ class Planting(Generic[Thing]):
     clusters: frozenset[int] | None  # the clusters that it is for
 
     def numbers(self, clients: np.ndarray, cluster_of: np.ndarray) -> np.ndarray:
-        """Return the place in `things` of what each of these clients gets in these clusters; -1: nothing."""
+        """Return the index in `things` of what each of these clients gets in its cluster; -1: nothing."""
         number = cluster_of if self.by_cluster else clients
         gets = self.member[clients] & self._some[number]
         if self.clusters is not None:
@@ -33,7 +33,7 @@ class Planting(Generic[Thing]):
         return np.array([thing is not None for thing in self.things])
 
     def of_cluster(self, cluster: int) -> Any:
-        """Return something that differs between clusters that the part sets apart."""
+        """Return a value that differs between two clusters if the part sets them apart."""
         if self.clusters is not None and cluster not in self.clusters:
             return None
         return self.things[cluster] if self.by_cluster else self.member.any()
@@ -54,7 +54,7 @@ def planted(
     member = np.ones(clients, bool)
     order = rng.permutation(clients)  # drawn in any case, so that a share changes nobody's values
     if part.share is not None:
-        # The share of every stretch of the clients in the order of clusters, to the rounding.
+        # Every stretch of the clients, sorted by cluster, has this share of members, up to rounding.
         ordered = order[np.argsort(true_cluster[order], kind="stable")]
         steps = np.floor(np.arange(clients + 1) * part.share + 1e-9)
         member[ordered] = np.diff(steps) > 0

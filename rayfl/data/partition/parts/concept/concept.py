@@ -15,7 +15,7 @@ class Concept:
 
     @property
     def drawn(self) -> bool:
-        """Whether the order is drawn, for each cluster or client its own; the first cluster's labels then stay."""
+        """Whether each cluster or client gets its own drawn order; the first cluster then keeps its labels."""
         return False
 
     def order(self, classes: int, rng: np.random.Generator) -> np.ndarray:

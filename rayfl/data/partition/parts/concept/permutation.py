@@ -11,7 +11,7 @@ from rayfl.errors import InputError
 
 @dataclass(frozen=True)
 class LabelPermutation(Concept):
-    """`labels` of the labels, drawn, each become another of them; 0: all labels, in any drawn order.
+    """A number of `labels` drawn labels each become another of them; 0: all labels, in any drawn order.
 
     >>> order = LabelPermutation(labels=3).order(10, np.random.default_rng(0))
     >>> int((order != np.arange(10)).sum()), sorted(order.tolist()) == list(range(10))
@@ -24,7 +24,7 @@ class LabelPermutation(Concept):
 
     @property
     def drawn(self) -> bool:
-        """They are."""
+        """The order is always drawn."""
         return True
 
     def order(self, classes: int, rng: np.random.Generator) -> np.ndarray:

@@ -11,7 +11,7 @@ from rayfl.errors import InputError
 
 @dataclass(frozen=True)
 class Swap(Concept):
-    """The labels of each of the given `pairs` change places, or those of `random` pairs that are drawn.
+    """The two labels of each given pair change places, or those of `random` drawn pairs.
 
     >>> Swap(pairs=((0, 1),)).order(4, np.random.default_rng(0)).tolist()
     [1, 0, 2, 3]

@@ -14,7 +14,7 @@ _WHOLE = 1024  # what the weights of a pixel's neighbours add up to
 
 @dataclass(frozen=True)
 class Blur(Feature):
-    """Blurred by a Gaussian of `sigma` pixels, in whole numbers; beyond the edge the image goes on as it ends there.
+    """Blurred by a Gaussian of `sigma` pixels, in whole numbers; beyond the edge, the pixels at the edge are repeated.
 
     >>> Blur(1.0).apply(np.array([[[[0, 0, 255, 0, 0]]]], np.uint8), np.array([0])).tolist()
     [[[[14, 62, 102, 62, 14]]]]
@@ -46,7 +46,7 @@ def _along(images: np.ndarray, axis: int, sigma: float) -> np.ndarray:
 
 @lru_cache(maxsize=256)
 def _weights(sigma: float) -> tuple[int, ...]:
-    """Return the weights of the pixels from one side to the other."""
+    """Return the weights of a pixel's neighbours along one axis, from one side to the other."""
     reach = math.ceil(3 * sigma)
     # Rounded, since exponentials may differ in their last bits from machine to machine.
     exact = [round(math.exp(-0.5 * (x / sigma) ** 2), 9) if sigma else 1.0 for x in range(-reach, reach + 1)]

@@ -29,7 +29,7 @@ class Channels(Feature):
         return self.order == tuple(range(len(self.order)))
 
     def check(self, dataset: Dataset, key: str) -> None:
-        """Refuse an order that is none of the channels of these images."""
+        """Refuse an order that does not name each channel of these images once."""
         super().check(dataset, key)
         channels = dataset.input_shape[0]
         if sorted(self.order) != list(range(channels)):

@@ -11,9 +11,9 @@ from rayfl.errors import InputError
 
 @dataclass(frozen=True)
 class Feature:
-    """One thing that is done to raw inputs: uint8 or float32 images (n, C, H, W), or float32 vectors (n, F).
+    """One operation on raw inputs: uint8 or float32 images (n, C, H, W), or float32 vectors (n, F).
 
-    Its fields are the part's keys in a config, one value each. What becomes of a sample may depend on nothing but the
+    Its fields are the part's keys in a config, one value each. The result for a sample may depend only on the
     sample, its number and the fields, so that it is the same in every batch and on every machine.
     """
 
@@ -21,7 +21,8 @@ class Feature:
     name: ClassVar[str] = ""
     #: What inputs must be: pixels are uint8 images, image is any image, array is any image or vector.
     needs: ClassVar[Literal["pixels", "image", "array"]] = "pixels"
-    #: Who shares a drawn `seed`, a field that is no key: nobody has one, all of the part, or each cluster (or client).
+    #: Who shares a drawn field `seed`, which is no key of a config. no: there is none; part: all clusters and clients
+    #: share one; each: each cluster (or client) has its own.
     seeded: ClassVar[Literal["no", "part", "each"]] = "no"
 
     @property
@@ -31,11 +32,11 @@ class Feature:
 
     @property
     def inverts(self) -> bool:
-        """Whether it makes 255 - x of each pixel x."""
+        """Whether it turns each pixel x into 255 - x."""
         return False
 
     def check(self, dataset: Dataset, key: str) -> None:
-        """Refuse data that it cannot be done to; `key` is where the config asks for it."""
+        """Refuse data that the feature cannot be applied to; `key` is where the config asks for the feature."""
         if dataset.kind == "text":
             raise InputError(f"{key}: {self.name} is for images or vectors, and this source has text: remove it")
         if self.needs != "array" and dataset.kind != "image":
@@ -50,12 +51,12 @@ class Feature:
             )
 
     def apply(self, inputs: np.ndarray, samples: np.ndarray) -> np.ndarray:
-        """Return what is made of the inputs of the samples with these numbers."""
+        """Return the changed inputs; `samples` are the numbers of their samples."""
         raise NotImplementedError
 
 
 def pixel_table(values: np.ndarray) -> np.ndarray:
-    """Return what becomes of each of the 256 pixel values, from whole numbers: cut to 0 to 255."""
+    """Return the new value of each of the 256 pixel values, from whole numbers, cut to the range 0 to 255."""
     return np.clip(values, 0, 255).astype(np.uint8)
 
 

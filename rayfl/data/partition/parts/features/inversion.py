@@ -10,7 +10,7 @@ from rayfl.data.partition.parts.features.feature import Feature
 
 @dataclass(frozen=True)
 class Inversion(Feature):
-    """Black for white: 255 - x of each pixel x.
+    """Negative images: each pixel x becomes 255 - x.
 
     >>> Inversion().apply(np.array([[[[0, 100, 255]]]], np.uint8), np.array([0])).tolist()
     [[[[255, 155, 0]]]]
@@ -20,7 +20,7 @@ class Inversion(Feature):
 
     @property
     def inverts(self) -> bool:
-        """It does."""
+        """It always does."""
         return True
 
     def apply(self, inputs: np.ndarray, samples: np.ndarray) -> np.ndarray:

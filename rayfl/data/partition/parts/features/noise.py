@@ -9,7 +9,7 @@ import numpy as np
 
 from rayfl.data.partition.parts.features.feature import Feature, in_256ths
 
-_BITS = 12  # of a normal draw behind the point
+_BITS = 12  # fractional bits of a normal draw
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -71,7 +71,7 @@ def _mixed(x: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=1)
 def _normal_table() -> np.ndarray:
-    """Return the normal quantiles of 2^16 equal steps, which add up to 0."""
+    """Return the normal quantiles at the middles of 2^16 equal steps; they add up to 0."""
     inverse = NormalDist().inv_cdf
     # Rounded, since logarithms may differ in their last bits from machine to machine.
     upper = np.array([inverse(0.5 + (i + 0.5) / 2**16) for i in range(2**15)])

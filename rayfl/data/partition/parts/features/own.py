@@ -1,4 +1,4 @@
-"""A function of a user's own on raw inputs, or a feature of a class of one's own: known by its import path."""
+"""A user's own function on raw inputs, or a user's own subclass of `Feature`, known by its import path."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -10,7 +10,7 @@ from rayfl.data.partition.parts.features.feature import Feature
 from rayfl.errors import InputError, RayflError
 from rayfl.own_code import imported, told_as
 
-_TRIED = 3  # samples that it is tried on, together and alone
+_TRIED = 3  # samples that the function is tried on, together and one by one
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class OwnFeature(Feature):
     options: tuple[tuple[str, Any], ...] = ()
 
     def check(self, dataset: Dataset, key: str) -> None:
-        """Try it on a few samples: all of it must hold for each of them alone."""
+        """Try the function on a few samples: it must return the same for each sample alone as for all together."""
         if dataset.kind == "text":
             raise InputError(f"{key}: {self.path} is for images or vectors, and this source has text: remove it")
         made = self._made(f"{key}.kind")
@@ -64,4 +64,4 @@ class OwnFeature(Feature):
         if not isinstance(found, np.ndarray) or found.dtype != kind or found.shape != shape:
             what = f"{found.dtype} {found.shape}" if isinstance(found, np.ndarray) else type(found).__name__
             raise InputError(f"{key}: {self.path} gives {what}: it must give an array like its input, {kind} {shape}")
-        return found.copy()  # the function may keep what it gave
+        return found.copy()  # the function may keep a reference to its result

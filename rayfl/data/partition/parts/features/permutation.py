@@ -11,7 +11,7 @@ from rayfl.data.partition.parts.features.feature import Feature
 
 @dataclass(frozen=True)
 class PixelPermutation(Feature):
-    """All pixels of an image, over its channels alike, or all features of a vector, in an order drawn by `seed`.
+    """All pixels of an image, the same way in each channel, or all features of a vector, in an order drawn by `seed`.
 
     >>> PixelPermutation(seed=2).apply(np.array([[0.0, 1.0, 2.0, 3.0]], np.float32), np.array([0])).tolist()
     [[3.0, 2.0, 0.0, 1.0]]

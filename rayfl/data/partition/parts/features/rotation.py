@@ -12,7 +12,7 @@ from rayfl.errors import InputError
 
 @dataclass(frozen=True)
 class Rotation(Feature):
-    """Turned by `angle` degrees against the clock: quarters exactly, the rest interpolated, black beyond the edge.
+    """Turned anticlockwise by `angle` degrees: quarter turns exactly, the rest interpolated, black beyond the edge.
 
     >>> Rotation(90).apply(np.array([[[[0, 1], [2, 3]]]], np.uint8), np.array([0])).tolist()
     [[[[1, 3], [0, 2]]]]
@@ -24,7 +24,7 @@ class Rotation(Feature):
     angle: float = 0.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "angle", round(self.angle, 6) % 360)  # so that equal turns are equal
+        object.__setattr__(self, "angle", round(self.angle, 6) % 360)  # so that equal turns compare as equal
 
     @property
     def nothing(self) -> bool:
@@ -38,7 +38,7 @@ class Rotation(Feature):
         return int(turns), degrees
 
     def check(self, dataset: Dataset, key: str) -> None:
-        """Refuse what is no image, images that are not square, and pixels that cannot be interpolated exactly."""
+        """Refuse non-images, non-square images unless turned by 180, and pixels that cannot be interpolated exactly."""
         super().check(dataset, key)
         turns, degrees = self._parts
         _, height, width = dataset.input_shape

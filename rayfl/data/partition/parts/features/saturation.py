@@ -12,7 +12,7 @@ from rayfl.errors import InputError
 
 @dataclass(frozen=True)
 class Saturation(Feature):
-    """Channels moved to `factor` times their distance from the grey of the pixel: 0 is grey, 1 leaves it.
+    """Channels moved to `factor` times their distance from the grey of the pixel: 0 is grey, 1 changes nothing.
 
     >>> Saturation(0.0).apply(np.array([[[[200]], [[100]], [[0]]]], np.uint8), np.array([0])).tolist()
     [[[[118]], [[118]], [[118]]]]

@@ -1,4 +1,4 @@
-"""What quantities by a law share: weights that become whole sizes."""
+"""The base of quantities that follow a law: weights that become whole sizes."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from rayfl.errors import InputError
 
 @dataclass(frozen=True)
 class Drawn(Quantity):
-    """Sizes in proportion to weights: all samples, or `mean` for each client; nobody has less than `least`."""
+    """Sizes in proportion to weights, for all samples or a `mean` per client; no client has less than `least`."""
 
     mean: float | None = None
     least: int = 2

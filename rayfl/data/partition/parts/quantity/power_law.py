@@ -10,7 +10,7 @@ from rayfl.data.partition.parts.quantity.drawn import Drawn
 
 @dataclass(frozen=True)
 class PowerLaw(Drawn):
-    """The client of rank k gets in proportion to k^-exponent; ranks are drawn.
+    """The client of rank k has a size in proportion to k^-exponent; ranks are drawn.
 
     >>> sorted(PowerLaw(exponent=1.0).sizes(3, 110, np.random.default_rng(0)).tolist())
     [20, 30, 60]

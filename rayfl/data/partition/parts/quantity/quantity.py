@@ -12,7 +12,7 @@ class Quantity:
 
     #: The name in a config.
     name: ClassVar[str] = ""
-    #: Whether clients must have exactly these sizes; else less where their classes are too scarce.
+    #: Whether clients must have exactly these sizes; if not, they get less where their classes are too scarce.
     exact: ClassVar[bool] = False
 
     def sizes(self, clients: int, total: int, rng: np.random.Generator) -> np.ndarray:

@@ -12,7 +12,7 @@ from rayfl.errors import InputError
 
 @dataclass(frozen=True)
 class Range(Quantity):
-    """A size from `min` to `max` for each client, all equally likely; less, in proportion, where there is not enough.
+    """A size from `min` to `max` for each client, all equally likely; less, in proportion, if samples are too few.
 
     >>> sizes = Range(min=3, max=9).sizes(50, 1000, np.random.default_rng(0))
     >>> int(sizes.min()), int(sizes.max())
