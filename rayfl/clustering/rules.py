@@ -177,7 +177,7 @@ def density(evidence: Evidence, least: int = 2) -> Judgement:
     noise = np.flatnonzero(found < 0)
     found[noise] = np.stack([distances[np.ix_(noise, group)].mean(axis=1) for group in groups]).argmin(axis=0)
     labels = in_order_of_first(found)
-    return Judgement(labels, (len(groups),), np.zeros(1), np.zeros(1), (len(groups),))
+    return Judgement(labels, (), np.zeros(0), np.zeros(0), (len(groups),))  # it tries no numbers, so it has no limit
 
 
 def bic(evidence: Evidence) -> Judgement:

@@ -27,7 +27,7 @@ GAIN = 0.1
 class Split:
     """The evidence about one group of the tree: should it be divided into the clusters found inside it?"""
 
-    sizes: tuple[int, int]  # asked members of the two halves
+    sizes: tuple[int, int]  # asked members of the two halves; all members if a half cannot be tested
     gain: float  # relative gain of the clusters inside the group, see `useful_clusters`
     score: float  # a z-score: how sure it is that members of both halves gain
     stands: bool
@@ -166,7 +166,7 @@ def _pruned(
             gain = float(sum(part.sum() for part in parts)) / scale if scale > 0 else 0.0
             score = float(sum(_score(part) for part in parts) / np.sqrt(len(parts)))
             stands = gain >= least and score > limit and all(part.mean() > 0 for part in parts)
-            sizes = tuple(len(half) for half in halves) if len(halves) == 2 else (len(members) - 1, 1)
+            sizes = [len(h) for h in halves] if len(halves) == 2 else [_size(groups, h, rows) for h in (one, other)]
             splits.append(Split((sizes[0], sizes[1]), gain, score, stands))
         whole[rows + t] = not stands
         # A client in none of the clusters inside is served by the whole group until it joins a cluster.
@@ -179,6 +179,11 @@ def _pruned(
         elif group >= rows:
             pieces.append(groups[group - rows])
     return pieces, tuple(splits)
+
+
+def _size(groups: Sequence[Labels], half: int, rows: int) -> int:
+    """Return the number of members of a half: a single row, or the group of a row of the tree."""
+    return 1 if half < rows else len(groups[half - rows])
 
 
 def _score(gains: Floats) -> float:

@@ -72,7 +72,7 @@ from rayfl.methods.method import Assigned
 if TYPE_CHECKING:
     from rayfl.client.client import Client
 
-#: The most models that the map is fitted on; all of them must come to the server for it.
+#: The most models that the map is fitted on, unless it has more directions; all must come to the server for it.
 MOST_FITTED = MOST_JUDGED
 
 #: The most models that are held at once where whole models of all clients are compared.
@@ -135,7 +135,7 @@ class FedAC(Clustered):
     @classmethod
     def server_models(cls, options: Any, clients: int) -> int:
         """Return K plus the number of models that the low-rank map is fitted on."""
-        return options.clusters + min(MOST_FITTED, clients)
+        return options.clusters + min(max(MOST_FITTED, options.components + 1), clients)
 
     @classmethod
     def notes(cls, options: Any, clients: int, cohort: int, rounds: int) -> list[str]:
