@@ -24,6 +24,8 @@ from rayfl.simulation.preparation import prepare
 from rayfl.simulation.server import Server
 
 COHORT, SAMPLES = 100, 10
+#: How often it is measured, by the number of clients.
+SIZES, QUICK = {100: 5, 1_000: 5, 10_000: 2}, {50: 1, 100: 1}
 TRAINING, WHOLE = "training of 100 clients", "judgement"
 
 
@@ -32,8 +34,8 @@ def main() -> None:
     report = Report("judgement", quick)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name, threadpool_limits(1):
-        for clients in [100, 300] if quick else [100, 1_000, 10_000]:
-            report.add(*measured(clients, Path(name), 1 if quick else 5))
+        for clients, repetitions in (QUICK if quick else SIZES).items():
+            report.add(*measured(clients, Path(name), repetitions))
             console().print(f"{clients:,} clients: measured")
     show(report)
 
