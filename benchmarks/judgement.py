@@ -2,8 +2,8 @@
 
     python benchmarks/judgement.py [--quick]
 
-In one process on one thread: the server chooses whom it asks, fits a map on them and projects everybody's last model,
-and those who are asked say their losses. Beside it, the training of a cohort of 100 clients, 10 steps each.
+In one process on one thread: the server chooses clients to ask, fits a map on their models, projects the last model of
+every client, and asks for losses. The time is compared with the training of a cohort of 100 clients, 10 steps each.
 """
 
 import tempfile
@@ -24,8 +24,8 @@ from rayfl.simulation.preparation import prepare
 from rayfl.simulation.server import Server
 
 COHORT, SAMPLES = 100, 10
-#: How often it is measured, by the number of clients.
-SIZES, QUICK = {100: 5, 1_000: 5, 10_000: 2}, {50: 1, 100: 1}
+#: Number of turns, by the number of clients.
+SIZES, QUICK = {100: 5, 1_000: 5, 10_000: 2}, {100: 1}
 TRAINING, WHOLE = "training of 100 clients", "judgement"
 
 

@@ -143,7 +143,7 @@ def failures(decisions: pd.DataFrame) -> str:
 
 
 def closed(loops: pd.DataFrame) -> str:
-    """Return what the closed loop did, by rule, beside one cluster and the planted number."""
+    """Return the closed-loop runs by setting and rule, with the accuracies for one cluster and the planted number."""
     rows = []
     for (setting, rule), these in loops.groupby(["setting", "rule"]):
         rows.append(
@@ -163,7 +163,7 @@ def closed(loops: pd.DataFrame) -> str:
 
 
 def of_loops(loops: pd.DataFrame) -> str:
-    """Return what the closed loop did in all, by rule."""
+    """Return a summary of all closed-loop runs, by rule."""
     rows = []
     for rule, these in loops.groupby("rule", sort=False):
         known, planted = these[these["identifiable"] & (these["planted"] > 1)], these["planted"] > 1

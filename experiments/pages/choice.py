@@ -12,7 +12,7 @@ from rayfl.analysis.measures import Measured, measure
 from rayfl.results import Run
 
 SWEEPS = ("comparison/writers", "comparison/shakespeare", "comparison/combined_shift")
-#: Methods whose accuracy is within so many points of the highest are held to be as good.
+#: Methods count as equally good if their accuracy is at most so many points below the highest.
 NEAR = 1.0
 
 

@@ -113,7 +113,7 @@ def beside_paper(comparison: Comparison, table: str) -> PaperTable:
 
 
 def would_match(config: Config, line: Mapping[str, Any]) -> bool:
-    """Whether a finished run with this config would be put beside this line of `printed`."""
+    """Whether a finished run with this config would be compared with this line of `printed`."""
     row = _PrintedRow.named(line["method"])
     return row.reached_by(config) and _matches(config, {**line, "method": row.method})
 

@@ -75,7 +75,7 @@ def _tuned(method: Method, models: EvalModels, clients: np.ndarray, rounds: int)
     own = tuple(Personal(slot) for slot in slots)
     try:
         for tuned in range(1, rounds + 1):
-            if together and tuned > 1:  # each part is trained beside a copy of the other from before this round
+            if together and tuned > 1:  # each part is trained with a copy of the other part from before
                 for names in zip(slots, beside, strict=True):
                     method.fed.map(clients, _copy, Sent(names, 0, 0), slot=names[0])
                 parts = tuple(Personal(slot) for slot in beside)
