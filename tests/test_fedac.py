@@ -148,6 +148,15 @@ def test_a_run_that_is_too_short_to_judge_is_told_so_before_it_starts() -> None:
     assert "5 of 20 clients per round" in note
 
 
+def test_clients_with_few_samples_are_told_to_keep_some_for_validation() -> None:
+    def notes(*words: str) -> list[str]:
+        return prepare(load_config(None, ["federation=serial", "partition.clients=100", *words])).notes
+
+    (note,) = notes()
+    assert "100 of 100 clients have fewer than 20 training samples" in note and "partition.validation=0.2" in note
+    assert notes("partition.validation=0.2") == [] == notes("method.tuning=granularity")
+
+
 @pytest.mark.parametrize("norm", ["l2", "squared"])
 def test_spread_without_models_travelling_is_that_of_algorithm_3(serial_server: Make, norm: GranularityNorm) -> None:
     server = serial_server("local.steps=3", f"method.granularity_norm={norm}")

@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 
 from rayfl.client.handed import MODEL
-from rayfl.clustering import average_linkage, cosine_distances, groups_of_tree
+from rayfl.clustering import (
+    average_linkage,
+    cosine_distances,
+    fit_low_rank,
+    groups_of_tree,
+    project_all,
+    useful_clusters,
+)
 from rayfl.clustering.useful import UsefulClusters
 from rayfl.methods import judging
 from rayfl.methods.judging import MOST_JUDGED, Judging, held_out_losses, rounds_until, stratified
@@ -105,10 +112,12 @@ def test_a_group_of_few_clients_among_many_is_in_the_sample() -> None:
 
 
 @pytest.mark.parametrize("addons", ["[]", "[cam]"])
-def test_clients_answer_with_the_loss_of_the_others_mean_on_their_training_samples(
-    serial_server: Make, addons: str
+@pytest.mark.parametrize(("validation", "asked"), [(0.0, "train"), (0.2, "validation")])
+def test_clients_answer_with_the_loss_of_the_others_mean_on_samples_that_nobody_trained_on_if_there_are_any(
+    serial_server: Make, validation: float, asked: str, addons: str
 ) -> None:
-    server = serial_server("local.steps=3", "partition.clients=12", f"method.addons={addons}")
+    words = ["local.steps=3", "partition.clients=12", f"partition.validation={validation}"]
+    server = serial_server(*words, f"method.addons={addons}")
     server.run_round(1)
     fed, who = server.fed, np.array([1, 4, 5, 7, 8, 10])
     models = fed.collect(who, buffers=True)
@@ -120,15 +129,44 @@ def test_clients_answer_with_the_loss_of_the_others_mean_on_their_training_sampl
         assert np.isnan(np.delete(losses[:, t], group)).all()
         for i in group:
             others = models[np.setdiff1d(group, [i])].astype(np.float64).mean(axis=0).astype(np.float32)
-            expected = fed.map(who[i : i + 1], judged_loss, others[None], *partner, slot=MODEL)
+            expected = fed.map(who[i : i + 1], judged_loss[asked], others[None], *partner, slot=MODEL)
             np.testing.assert_allclose(losses[i, t], expected[0], rtol=1e-4)
-    for column, model in enumerate((fed.initial, models[2])):
-        expected = fed.map(who[2:3], judged_loss, model[None], *partner)[0]
+    columns = [(fed.initial, asked), (fed.initial, "train"), (models[2], "train")]
+    for column, (model, split) in enumerate(columns):
+        expected = fed.map(who[2:3], judged_loss[split], model[None], *partner)[0]
         np.testing.assert_allclose(progress[2, column], expected, rtol=1e-5)
 
 
-def judged_loss(client, models, beside=None):
+def loss_in_training(client, models, beside=None):
     return client.losses(models, beside, most=judging.MOST_SAMPLES).mean()
+
+
+def loss_in_validation(client, models, beside=None):
+    return client.losses(models, beside, most=judging.MOST_SAMPLES, split="validation").mean()
+
+
+judged_loss = {"train": loss_in_training, "validation": loss_in_validation}
+
+
+def test_labels_that_few_samples_have_by_chance_are_no_clusters_where_nobody_trained_on_what_is_asked(
+    serial_server: Make,
+) -> None:
+    """Clients of one kind with six training samples each: those with the same labels have similar models."""
+    words = ["partition.kind=iid", "partition.clients=200", "partition.validation=0.2", "model.name=mlp"]
+    server = serial_server(*words, "method.name=local", "local.steps=10", "rounds=5")
+    fed, everyone = server.fed, np.arange(200)
+    assert fed.n_train.max() <= 7 and fed.n_validation.min() >= 1
+    for number in range(1, 6):
+        server.run_round(number)
+    models = fed.collect(everyone)
+    points = project_all(fit_low_rank(models, 50), list(models), fed.initial[: models.shape[1]])
+    tree = average_linkage(cosine_distances(points))
+    found = {}
+    for split in ("train", "validation"):
+        losses, progress = held_out_losses(fed, everyone, tree, split=split)
+        found[split] = useful_clusters(tree, losses, points, progress[:, 0]).clusters
+    assert found["validation"] == 1
+    assert found["train"] > 1, "the chance is there, and asking about training samples does not see through it"
 
 
 def test_a_judgement_is_counted_as_traffic(serial_server: Make) -> None:

@@ -72,6 +72,34 @@ def test_evidence_has_two_streams_that_differ_in_batches_only_and_rules_are_judg
     assert "| utility | 10 | 100.0% (2% .. 100%), 1 of 1 | 100.0% (2% .. 100%), 1 of 1 |  |  |" in page
 
 
+def test_decisions_by_validation_samples_are_compared_with_those_by_training_samples_of_the_same_models(
+    script, settings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evidence, judge, report = script("evidence"), script("judge"), script("report")
+    monkeypatch.setattr(evidence.make, "__defaults__", ((5, 10),))
+    words = ["--settings", settings, "-o", tmp_path / "evidence", "--seeds", 20, "--validation", 0.25]
+    called(evidence, monkeypatch, *words)
+    saved = np.load(tmp_path / "evidence" / f"{PLANTED} seed=20.npz")
+    assert saved["losses 10"].shape == saved["validated_losses 10"].shape == (12, 11)
+    asked = ~np.isnan(saved["losses 10"])
+    assert (saved["losses 10"][asked] != saved["validated_losses 10"][asked]).all()
+    assert saved["progress 10"].shape == saved["validated_progress 10"].shape == (12, 3)
+
+    output = tmp_path / "judged.parquet"
+    rules = ["decision", "decision, validation"]
+    called(judge, monkeypatch, tmp_path / "evidence", "--settings", settings, "-o", output, "--rules", *rules)
+    table = pd.read_parquet(output)
+    assert sorted(table["rule"]) == 2 * rules[:1] + 2 * rules[1:]
+    assert table.loc[table["setting"] == PLANTED, "ari"].eq(1).all(), table
+    wrong = table["rule"].eq("decision") & table["setting"].eq(ALIKE)
+    table.loc[wrong, ["found", "ari"]] = [3, 0.0]
+    table.to_parquet(output)
+    called(report, monkeypatch, "--judged", output, "--validated", output, "-o", tmp_path / "RESULTS.md")
+    page = (tmp_path / "RESULTS.md").read_text()
+    assert "| all others | decision | 100.0% (2% .. 100%), 1 of 1 | 0.0% (0% .. 98%), 0 of 1 | 10.0 |" in page
+    assert f"| {ALIKE} | 20 | 1 | 3 (0.00) | 1 (1.00) |" in page
+
+
 def test_the_closed_loop_is_beside_one_cluster_and_the_planted_number(
     script, settings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

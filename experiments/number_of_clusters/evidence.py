@@ -7,6 +7,10 @@ mean of the other members of every group in it, under the initial model and unde
 seed; a file that is there is not made again.
 
     python experiments/number_of_clusters/evidence.py -o evidence [--seeds 0 1 2] [--only digits mnist ...]
+    python experiments/number_of_clusters/evidence.py -o evidence_validation --validation 0.2 [--seeds 20]
+
+With `--validation`, clients keep this share of their training samples out of training, and their losses on these
+samples are saved too, next to those on training samples. Both are of the same models, so they can be compared.
 """
 
 import argparse
@@ -17,6 +21,7 @@ from pathlib import Path
 import numpy as np
 from settings import read_settings, words
 
+from rayfl.client.client import Known
 from rayfl.client.handed import MODEL
 from rayfl.client.worker import Worker
 from rayfl.clustering import average_linkage, cosine_distances, fit_low_rank, project_all
@@ -32,6 +37,8 @@ SETTINGS = Path(__file__).with_name("settings.yaml")
 MARKS = (5, 10, 20, 40)
 COMPONENTS = 50
 SECOND = "second stream"
+#: Begins the names of arrays of losses on samples that nobody has trained on.
+VALIDATED = "validated_"
 #: This many models are held at once to project them.
 HELD = 64
 
@@ -74,9 +81,13 @@ def make(config_words: list[str], path: Path, trainings: tuple[int, ...] = MARKS
                 first, second = sketches(fed, seen)
                 judged = stratified(first, MOST_JUDGED, np.random.default_rng(0))
                 tree = average_linkage(cosine_distances(first[judged]))
-                losses, progress = held_out_losses(fed, seen[judged], tree)
                 found = {"clients": seen, "first": first, "second": second, "judged": judged, "tree": tree}
-                found |= {"losses": losses.astype(np.float32), "progress": progress}
+                splits: dict[str, Known] = {"": "train"}
+                if fed.n_validation.any():
+                    splits[VALIDATED] = "validation"
+                for prefix, split in splits.items():
+                    losses, progress = held_out_losses(fed, seen[judged], tree, split=split)
+                    found |= {f"{prefix}losses": losses.astype(np.float32), f"{prefix}progress": progress}
                 arrays |= {f"{name} {mark}": array for name, array in found.items()}
     finally:
         fed.close()
@@ -91,6 +102,7 @@ def main() -> None:
     parser.add_argument("--settings", type=Path, default=SETTINGS)
     parser.add_argument("-o", "--output", type=Path, default=Path("evidence"))
     parser.add_argument("--seeds", type=int, nargs="+", default=range(5))
+    parser.add_argument("--validation", type=float, default=0.0, help="share of the training samples that is kept out")
     parser.add_argument("--only", nargs="+", default=[""], help="only settings whose name begins with one of these")
     given = parser.parse_args()
     for seed in given.seeds:
@@ -99,7 +111,7 @@ def main() -> None:
             if path.exists() or not name.startswith(tuple(given.only)):
                 continue
             begin = time.perf_counter()
-            make([*words(setting), f"seed={seed}"], path)
+            make([*words(setting), f"seed={seed}", f"partition.validation={given.validation}"], path)
             print(f"{path.name}: {time.perf_counter() - begin:.1f} s", flush=True)
 
 

@@ -7,7 +7,8 @@ clusters, the adjusted Rand index, the numbers that the evidence supports, and w
 average linkage, told the planted number, reaches an index of 0.95 on the mean of both streams. `utility` looks at the
 first stream alone, `stability` and `agreement` at both, the others at the mean of both. `decision` is what `utility`
 decides in the course of training, as FedAC does: a verdict counts when the next one repeats it, `decided_at` says after
-how many trainings. Rows that the table has are not computed again.
+how many trainings. Where clients kept validation samples, `utility, validation` and `decision, validation` are the same
+by the losses on these samples. Rows that the table has are not computed again.
 """
 
 import argparse
@@ -19,10 +20,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from evidence import VALIDATED
 from settings import FACTORS, read_settings
 from sklearn.metrics import adjusted_rand_score
 
-from rayfl.clustering import average_linkage, cosine_distances, find_clusters, unit, useful_clusters
+from rayfl.clustering import UsefulClusters, average_linkage, cosine_distances, find_clusters, unit, useful_clusters
 from rayfl.clustering.cuts import cut
 from rayfl.clustering.rules import RULES
 from rayfl.methods.judging import Judging
@@ -31,19 +33,26 @@ SETTINGS = Path(__file__).with_name("settings.yaml")
 IDENTIFIABLE = 0.95
 UTILITY = "utility"
 DECISION = "decision"
+VALIDATION = ", validation"
 #: The most trainings between two judgements, FedAC's default.
 EVERY = 40
 #: The other rules compare many clouds at each number of clusters, so they are judged on a sample of this many clients.
 SAMPLE = 128
-ALL = [DECISION, UTILITY, *RULES]
+ALL = [DECISION, UTILITY, DECISION + VALIDATION, UTILITY + VALIDATION, *RULES]
 
 
-def utility(arrays: Any, trainings: int) -> tuple[np.ndarray, int, list[int]]:
+def found_useful(arrays: Any, trainings: int, prefix: str) -> UsefulClusters:
+    """Return the clusters that help, of the clients that were judged."""
+    points, judged = arrays[f"first {trainings}"], arrays[f"judged {trainings}"]
+    losses = arrays[f"{prefix}losses {trainings}"].astype(np.float64)
+    initial = arrays[f"{prefix}progress {trainings}"][:, 0]
+    return useful_clusters(arrays[f"tree {trainings}"], losses, points[judged], initial)
+
+
+def utility(arrays: Any, trainings: int, prefix: str = "") -> tuple[np.ndarray, int, list[int]]:
     """Return the clusters that help, of all clients: those that were not judged join the nearest."""
     points, judged = arrays[f"first {trainings}"], arrays[f"judged {trainings}"]
-    losses = arrays[f"losses {trainings}"].astype(np.float64)
-    initial = arrays[f"progress {trainings}"][:, 0]
-    found = useful_clusters(arrays[f"tree {trainings}"], losses, points[judged], initial)
+    found = found_useful(arrays, trainings, prefix)
     directions = unit(points)
     middles = np.stack([directions[judged[found.assignment == k]].mean(axis=0) for k in range(found.clusters)])
     assignment = (directions @ middles.T).argmax(axis=1)
@@ -51,27 +60,31 @@ def utility(arrays: Any, trainings: int) -> tuple[np.ndarray, int, list[int]]:
     return assignment, found.clusters, list(found.supported)
 
 
-def decision(arrays: Any, marks: list[int]) -> tuple[np.ndarray, int, list[int], int]:
+def decision(arrays: Any, marks: list[int], prefix: str = "") -> tuple[np.ndarray, int, list[int], int]:
     """Return the clusters of all clients after the last judgement, and after how many trainings they were decided."""
     clients = len(arrays["truth"])
     state, used, decided_at = Judging.of(clients, marks[0]), np.zeros(clients, np.int64), 0
     supported: list[int] = []
     for trainings in marks:
         seen, judged = arrays[f"clients {trainings}"], arrays[f"judged {trainings}"]
-        losses, points = arrays[f"losses {trainings}"].astype(np.float64), arrays[f"first {trainings}"]
         progress, first = arrays[f"progress {trainings}"], not state.decided
-        found = useful_clusters(arrays[f"tree {trainings}"], losses, points[judged], progress[:, 0])
+        found = found_useful(arrays, trainings, prefix)
         if state.decide(seen[judged], found, progress, used, EVERY, trainings):
-            used[seen] = utility(arrays, trainings)[0]
+            used[seen] = utility(arrays, trainings, prefix)[0]
             decided_at = trainings if first else decided_at
         supported = list(found.supported)
     return used[seen], len(np.unique(used[seen])), supported, decided_at
 
 
+def prefix_of(rule: str) -> str:
+    """Return what the names of the arrays begin with that a rule is judged on."""
+    return VALIDATED if rule.endswith(VALIDATION) else ""
+
+
 def offline(arrays: Any, trainings: int, rule: str) -> tuple[np.ndarray, int, list[int]]:
     """Return what one of the rules on sketches finds."""
-    if rule == UTILITY:
-        return utility(arrays, trainings)
+    if rule.startswith(UTILITY):
+        return utility(arrays, trainings, prefix_of(rule))
     first, second = arrays[f"first {trainings}"], arrays[f"second {trainings}"]
     found = find_clusters(first, second, rule=rule, sample=SAMPLE)
     return found.assignment, found.clusters, list(found.supported)
@@ -86,7 +99,8 @@ def judge(path: Path, setting: dict[str, Any], rules: list[str], done: set[tuple
         for trainings in marks:
             last = trainings == marks[-1]
             missing = [rule for rule in rules if (name, int(seed), trainings, rule) not in done]
-            missing = [rule for rule in missing if last or rule != DECISION]
+            missing = [rule for rule in missing if last or not rule.startswith(DECISION)]
+            missing = [rule for rule in missing if f"{prefix_of(rule)}losses {trainings}" in arrays.files]
             if not missing:
                 continue
             truth = arrays["truth"][arrays[f"clients {trainings}"]]
@@ -96,8 +110,8 @@ def judge(path: Path, setting: dict[str, Any], rules: list[str], done: set[tuple
             for rule in missing:
                 begin = time.perf_counter()
                 decided_at = 0
-                if rule == DECISION:
-                    assignment, clusters, supported, decided_at = decision(arrays, marks)
+                if rule.startswith(DECISION):
+                    assignment, clusters, supported, decided_at = decision(arrays, marks, prefix_of(rule))
                 else:
                     assignment, clusters, supported = offline(arrays, trainings, rule)
                 yield {

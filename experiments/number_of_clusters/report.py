@@ -13,11 +13,12 @@ from types import MappingProxyType
 
 import pandas as pd
 from scipy.stats import beta
-from settings import FACTORS
+from settings import FACTORS, read_settings
 
 from rayfl.results import Run
 
 HERE = Path(__file__).resolve().parent
+SETTINGS = HERE / "settings.yaml"
 RESULTS = HERE.parent / "results"
 sys.path.insert(0, str(HERE.parent))
 
@@ -162,6 +163,37 @@ def closed(loops: pd.DataFrame) -> str:
     return table(rows, [*heads, "accuracy", "one cluster", "K given"])
 
 
+def held_out(judged: pd.DataFrame) -> str:
+    """Return how often decisions by losses on training and on validation samples are right, on the same models."""
+    rows = []
+    few = judged["setting"].isin([name for name, setting in read_settings(SETTINGS).items() if is_few(setting)])
+    for what, part in (("few samples per client", judged[few]), ("all others", judged[~few])):
+        for rule in ("decision", "decision, validation"):
+            these = part[part["rule"] == rule]
+            planted, alone = these[(these["planted"] > 1) & these["identifiable"]], these[these["planted"] == 1]
+            late = these["decided_at"].replace(0, pd.NA).dropna()
+            rows.append([what, rule, shown(planted["right"]), shown(alone["right"]), f"{late.mean():.1f}"])
+    return table(rows, ["settings", "rule", "found", "not invented", "decided after trainings (mean)"])
+
+
+def is_few(setting: Mapping[str, object]) -> bool:
+    """Return whether a setting is one of those with few samples per client."""
+    return bool(setting.get("few"))
+
+
+def differences(judged: pd.DataFrame) -> str:
+    """Return the runs in which the two decisions of `held_out` differ in being right."""
+    decisions = judged[judged["rule"].str.startswith("decision")]
+    wide = decisions.pivot(index=["setting", "seed"], columns="rule", values=["found", "ari", "planted", "right"])
+    rows = []
+    for (setting, seed), row in wide.iterrows():
+        one, other = row["right"]["decision"], row["right"]["decision, validation"]
+        if one != other:
+            cells = [f"{int(row['found'][r])} ({row['ari'][r]:.2f})" for r in ("decision", "decision, validation")]
+            rows.append([str(setting), str(seed), str(int(row["planted"]["decision"])), *cells])
+    return table(rows, ["setting", "seed", "planted", "by training samples (ARI)", "by validation samples (ARI)"])
+
+
 def of_loops(loops: pd.DataFrame) -> str:
     """Return a summary of all closed-loop runs, by rule."""
     rows = []
@@ -222,14 +254,23 @@ def as_good(loops: pd.DataFrame) -> tuple[pd.Series, float]:
     return known["ari"] >= RIGHT, bounds(int(offline.sum()), len(offline))[0] if len(known) else 0.0
 
 
-def page(
-    judged: pd.DataFrame, loops: pd.DataFrame | None, long: Mapping[Sweep, Sequence[Run]] = MappingProxyType({})
-) -> str:
-    """Return the whole page; `long` are the kept runs of LONG."""
+def marked(judged: pd.DataFrame) -> pd.DataFrame:
+    """Add which rows are right; a run is identifiable if it is after its last training."""
     judged = judged.assign(right=judged["ari"] >= RIGHT)
     last = judged.groupby(["setting", "seed"])["trainings"].transform("max")
     told = judged[judged["trainings"] == last].groupby(["setting", "seed"])["identifiable"].first()
     judged["identifiable"] = [told[key] for key in zip(judged["setting"], judged["seed"], strict=True)]
+    return judged
+
+
+def page(
+    judged: pd.DataFrame,
+    loops: pd.DataFrame | None,
+    long: Mapping[Sweep, Sequence[Run]] = MappingProxyType({}),
+    validated: pd.DataFrame | None = None,
+) -> str:
+    """Return the whole page; `long` are the kept runs of LONG, `validated` judgements on validation samples."""
+    judged = marked(judged)
     decisions = judged[judged["rule"] == "decision"]
     seconds = judged[judged["rule"] != "decision"].groupby(["rule", "clients"])["seconds"].median().unstack().round(2)
     when = decisions["decided_at"].value_counts().sort_index()
@@ -258,6 +299,18 @@ def page(
             ["rule", *map(str, seconds.columns)],
         ),
     ]
+    if validated is not None:
+        validated = marked(validated)
+        parts += [
+            "## By samples that nobody has trained on",
+            "Clients keep a fifth of their training samples for validation, and are asked about these samples, or about"
+            f" training samples as above: two decisions on the same models, {validated['setting'].nunique()} settings,"
+            f" seeds {', '.join(map(str, sorted(validated['seed'].unique())))}, which no constant was chosen with. Few:"
+            " about five to twenty training samples.",
+            held_out(validated),
+            "Runs in which only one of the two is right:",
+            differences(validated),
+        ]
     if loops is not None:
         parts += [
             "## Closed loop",
@@ -280,6 +333,7 @@ def page(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--judged", type=Path, default=HERE / "judged.parquet")
+    parser.add_argument("--validated", type=Path, default=HERE / "judged_validation.parquet")
     parser.add_argument("--loops", type=Path, default=HERE / "closed_loop.parquet")
     parser.add_argument("-o", "--output", type=Path, default=HERE / "RESULTS.md")
     given = parser.parse_args()
@@ -287,7 +341,8 @@ def main() -> None:
     with ExitStack() as stack:
         kept = [sweep for sweep in collected(RESULTS) if sweep.name == LONG]
         long = {sweep: stack.enter_context(unpacked(sweep, RESULTS)) for sweep in kept}
-        given.output.write_text(page(pd.read_parquet(given.judged), loops, long))
+        validated = pd.read_parquet(given.validated) if given.validated.exists() else None
+        given.output.write_text(page(pd.read_parquet(given.judged), loops, long, validated))
     print(given.output)
 
 

@@ -16,6 +16,9 @@ from rayfl.randomness import Purpose, generator
 if TYPE_CHECKING:
     from rayfl.client.worker import Worker
 
+#: The samples that a function on a client may look at: never the test samples.
+Known = Literal["train", "validation"]
+
 
 class Client:
     """One client, as a function given to `fed.map` can read and change it.
@@ -69,7 +72,7 @@ class Client:
 
     # -- data --------------------------------------------------------------------------------------------------------
 
-    def samples(self, split: Literal["train", "validation"] = "train") -> tuple[torch.Tensor, torch.Tensor]:
+    def samples(self, split: Known = "train") -> tuple[torch.Tensor, torch.Tensor]:
         """Return the inputs, as networks see them, and the labels, on this client's device; never test samples."""
         partition = self._worker.partition
         of = partition.train_of if split == "train" else partition.validation_of
@@ -123,14 +126,16 @@ class Client:
         """Return the inputs of the heads of models (K, size) for samples, in eval mode (K, n, features)."""
         return stacked_features(self.network, self._tensor(vectors), inputs).cpu().numpy()
 
-    def losses(self, vectors: np.ndarray, beside: np.ndarray | None = None, most: int | None = None) -> np.ndarray:
-        """Return the loss of models (K, size) on each training sample, in eval mode (K, n).
+    def losses(
+        self, vectors: np.ndarray, beside: np.ndarray | None = None, most: int | None = None, split: Known = "train"
+    ) -> np.ndarray:
+        """Return the loss of models (K, size) on each training or validation sample, in eval mode (K, n).
 
         The outputs of the model `beside` (size,), if given, are added to those of each model (CAM, Eq. 2). With `most`,
         at most that many samples count, drawn with `rng`. All calls of `fed.map` in a round with the same stream use
         the same samples, if they draw nothing else before.
         """
-        (inputs, labels), stack = self.samples(), self._tensor(vectors)
+        (inputs, labels), stack = self.samples(split), self._tensor(vectors)
         if most is not None and len(labels) > most:
             drawn = torch.from_numpy(np.sort(self.rng.permutation(len(labels))[:most])).to(self.device)
             inputs, labels = inputs[drawn], labels[drawn]

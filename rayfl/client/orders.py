@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,8 @@ class MapOrder:
     @property
     def name(self) -> str:
         """The name of the function."""
-        return getattr(self.function, "__qualname__", type(self.function).__name__)
+        function = self.function.func if isinstance(self.function, partial) else self.function
+        return getattr(function, "__qualname__", type(function).__name__)
 
 
 #: Where a worker finds a model to test: a row of the stack (-1: the initial model), a client's slot, or both: then a

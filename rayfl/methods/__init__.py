@@ -6,6 +6,7 @@ from pydantic import ValidationError
 
 from rayfl.config import Config, MethodConfig, describe_errors
 from rayfl.errors import InputError, closest, shown
+from rayfl.federation.facts import Facts
 from rayfl.federation.interface import Federation
 from rayfl.methods.cfl import CFL
 from rayfl.methods.cgpfl import CGPFL
@@ -92,9 +93,9 @@ def check_method(config: MethodConfig, clients: int, cohort: int, rounds: int) -
         raise InputError(*faults)
 
 
-def method_notes(config: MethodConfig, clients: int, cohort: int, rounds: int) -> list[str]:
+def method_notes(config: MethodConfig, facts: Facts, cohort: int, rounds: int) -> list[str]:
     """Return what a user should know about the method in such a run before it starts."""
-    return find_method(config.name).notes(settled_options(config, rounds), clients, cohort, rounds)
+    return find_method(config.name).notes(settled_options(config, rounds), facts, cohort, rounds)
 
 
 def server_models(config: MethodConfig, clients: int) -> int:

@@ -62,11 +62,12 @@ from rayfl.clustering import (
     unit,
     useful_clusters,
 )
+from rayfl.federation.facts import Facts
 from rayfl.federation.library import distances
 from rayfl.federation.traffic import FLOAT_BYTES
 from rayfl.methods.clustered import Clustered
 from rayfl.methods.fedac_options import MOST_REPORTED, FedACOptions
-from rayfl.methods.judging import MOST_JUDGED, Judging, held_out_losses, rounds_until, stratified
+from rayfl.methods.judging import FEW_SAMPLES, MOST_JUDGED, Judging, held_out_losses, rounds_until, stratified
 from rayfl.methods.method import Assigned
 
 if TYPE_CHECKING:
@@ -138,18 +139,26 @@ class FedAC(Clustered):
         return options.clusters + min(max(MOST_FITTED, options.components + 1), clients)
 
     @classmethod
-    def notes(cls, options: Any, clients: int, cohort: int, rounds: int) -> list[str]:
-        """Warn if the run is too short to judge the number of clusters."""
+    def notes(cls, options: Any, facts: Facts, cohort: int, rounds: int) -> list[str]:
+        """Warn if the run is too short to judge the number of clusters, or if clients have too few samples for it."""
         if options.tuning != "utility":
             return []
+        found, clients = [], len(facts.n_train)
         needed = rounds_until(2 * options.tune_from, clients, cohort)
-        if needed <= rounds:
-            return []
-        return [
-            f"rounds={rounds} is too short to find the number of clusters: with {cohort} of {clients} clients per"
-            f" round, two judgements (method.tune_from={options.tune_from}) need about {needed} rounds; until then"
-            " nobody is pulled to a cluster's centre"
-        ]
+        if needed > rounds:
+            found.append(
+                f"rounds={rounds} is too short to find the number of clusters: with {cohort} of {clients} clients per"
+                f" round, two judgements (method.tune_from={options.tune_from}) need about {needed} rounds; until then"
+                " nobody is pulled to a cluster's centre"
+            )
+        few = (facts.n_train < FEW_SAMPLES) & (facts.n_validation == 0)
+        if 2 * few.sum() > clients:
+            found.append(
+                f"{few.sum()} of {clients} clients have fewer than {FEW_SAMPLES} training samples and none for"
+                " validation: clients that have the same labels by chance may be found to be a cluster; set"
+                " partition.validation=0.2, then clusters are judged by samples that nobody has trained on"
+            )
+        return found
 
     def start(self) -> None:
         """Begin with nobody in any cluster."""

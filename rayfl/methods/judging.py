@@ -1,11 +1,17 @@
 """When the number of clusters is judged, by which clients, and what these clients are asked.
 
 For a judgement, the server asks some clients, whether or not they are in the round's cohort: each client reports the
-loss that the mean of the other members of a group has on its own training samples. This is counted as traffic. Nothing
-here is for one method only; see rayfl.clustering.useful for the rule.
+loss that the mean of the other members of a group has on its own samples. This is counted as traffic. Nothing here is
+for one method only; see rayfl.clustering.useful for the rule.
+
+A client is asked about its validation samples if it has some (`partition.validation`), else about its training samples.
+The others' models have trained on neither. But the client's own model has trained on its training samples, and which
+group it is in depends on that model: clients that by chance have the same few labels in training are in one group, and
+have low losses there on these labels. Validation samples were drawn apart, so such a chance does not repeat in them.
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +25,14 @@ from rayfl.federation.ledger import FORWARD
 from rayfl.federation.traffic import FLOAT_BYTES
 
 if TYPE_CHECKING:
-    from rayfl.client.client import Client
+    from rayfl.client.client import Client, Known
 
 #: A judgement asks at most this many clients; the others join the clusters that are found.
 MOST_JUDGED = 256
-#: Each of these clients computes its losses on at most this many of its training samples.
+#: Each of these clients computes its losses on at most this many of its samples.
 MOST_SAMPLES = 64
+#: With fewer training samples than this and no validation samples, chance in a client's labels can look like a cluster.
+FEW_SAMPLES = 20
 #: The maximum number of group means that are held at once.
 HELD = 64
 #: The verdict "one cluster" does not count before clients' own training has lowered their losses by this fraction:
@@ -74,10 +82,10 @@ class Judging:
         Evidence grows with training. With few data, one judgement may be wrong by chance, but two are seldom wrong in
         the same way. So a judgement counts only if it repeats the one before, and "one cluster" only if clients have
         learnt something; until then the verdict is "not yet". The pull to the centres begins with the first judgement
-        that counts, even if it finds one cluster. `progress` are the clients' losses before and after their own
-        training, `current` the clusters in use.
+        that counts, even if it finds one cluster. The last two columns of `progress` are the clients' losses on their
+        training samples before and after their own training; `current` are the clusters in use.
         """
-        before, after = progress.sum(axis=0)
+        before, after = progress[:, -2:].sum(axis=0)
         learnt = float(1 - after / before) if before > 0 else 0.0
         known = self.proposal[sample] != NO_CLUSTER
         repeated = bool(known.sum() >= 2) and agree(self.proposal[sample][known], found.assignment[known])
@@ -157,18 +165,26 @@ def stratified(points: np.ndarray, most: int, rng: np.random.Generator) -> np.nd
 
 
 def held_out_losses(
-    fed: Federation, clients: np.ndarray, tree: np.ndarray, beside: np.ndarray | None = None
+    fed: Federation,
+    clients: np.ndarray,
+    tree: np.ndarray,
+    beside: np.ndarray | None = None,
+    split: "Known" = "validation",
 ) -> tuple[np.ndarray, np.ndarray]:
     """Ask clients for their losses under the mean of the other members of each group of a tree (n, n - 1).
 
     Row i belongs to `clients[i]`, which is leaf i of scipy's tree; `clients` are in rising order. losses[i, t] is NaN
-    where leaf i is not in the group that row t of the tree makes. Also return the clients' losses (n, 2) under the
-    initial model and under their own models. The outputs of the model `beside`, if given, are added to those of every
-    model (CAM).
+    where leaf i is not in the group that row t of the tree makes. Clients without validation samples, and with
+    `split="train"` all clients, are asked about their training samples.
+
+    Also return the progress (n, 3) of the clients: their losses under the initial model, on the samples that they are
+    asked about and on training samples, and under their own models on training samples. The outputs of the model
+    `beside`, if given, are added to those of every model (CAM).
     """
     groups, extra = groups_of_tree(tree), [] if beside is None else [beside]
     losses = np.full((len(clients), len(tree)), np.nan)
-    progress = fed.map(clients, first_and_last_loss, *extra, passes=2 * FORWARD)
+    progress = fed.map(clients, partial(first_and_last_loss, split=split), *extra, passes=2 * FORWARD)
+    answer = partial(losses_of_others, split=split)
     in_order = [row for level in levels_of_tree(tree) for row in level]
     for first in range(0, len(in_order), HELD):
         rows = in_order[first : first + HELD]
@@ -179,7 +195,7 @@ def held_out_losses(
         sizes = members.sum(axis=0)
         # A client receives the means of the groups that it is in, and no others.
         means = Sent((_means(fed, members), sizes), fed.layout.size * FLOAT_BYTES, int(sizes.sum()))
-        found = fed.map(asked, losses_of_others, means, Each(members, np.arange(fed.clients)), *extra, passes=FORWARD)
+        found = fed.map(asked, answer, means, Each(members, np.arange(fed.clients)), *extra, passes=FORWARD)
         place = np.searchsorted(clients, asked)
         losses[np.ix_(place, np.array(rows))] = found
     return losses, progress
@@ -201,13 +217,30 @@ def _means(fed: Federation, members: np.ndarray) -> np.ndarray:
     return means
 
 
-def first_and_last_loss(client: "Client", beside: np.ndarray | None = None) -> np.ndarray:
-    """Return the client's losses under the initial model and under its own model."""
-    return client.losses(np.stack([client.initial, client.model()]), beside, most=MOST_SAMPLES).mean(axis=1)
+def first_and_last_loss(
+    client: "Client", beside: np.ndarray | None = None, split: "Known" = "validation"
+) -> np.ndarray:
+    """Return the loss under the initial model, where the client is asked, and both losses on its training samples.
+
+    These two are under the initial model and under the client's own model.
+    """
+    before, after = client.losses(np.stack([client.initial, client.model()]), beside, MOST_SAMPLES).mean(axis=1)
+    if asked_about(client, split) == "train":
+        return np.array([before, before, after])
+    return np.array([client.losses(client.initial, beside, MOST_SAMPLES, split).mean(), before, after])
+
+
+def asked_about(client: "Client", split: "Known") -> "Known":
+    """Return `split`, or `train` if the client has no validation samples."""
+    return split if len(client.samples(split)[1]) else "train"
 
 
 def losses_of_others(
-    client: "Client", groups: tuple[np.ndarray, np.ndarray], member: np.ndarray, beside: np.ndarray | None = None
+    client: "Client",
+    groups: tuple[np.ndarray, np.ndarray],
+    member: np.ndarray,
+    beside: np.ndarray | None = None,
+    split: "Known" = "validation",
 ) -> np.ndarray:
     """Return the client's losses under the means of groups without itself, given the means and the sizes of all groups.
 
@@ -217,5 +250,5 @@ def losses_of_others(
     found = np.full(len(member), np.nan)
     own, of_groups = client.model(), means[member]
     others = of_groups + (of_groups - own) / (sizes[member, None] - 1).astype(np.float32)
-    found[member] = client.losses(others, beside, most=MOST_SAMPLES).mean(axis=1)
+    found[member] = client.losses(others, beside, MOST_SAMPLES, asked_about(client, split)).mean(axis=1)
     return found

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rayfl.client.handed import EvalModels, Mixture, Models, Overlay, Personal
+from rayfl.federation.facts import Facts
 from rayfl.federation.interface import Federation
 from rayfl.federation.library import losses
 from rayfl.methods.options import MethodOptions
@@ -61,7 +62,7 @@ class Method(ABC):
         return []
 
     @classmethod
-    def notes(cls, options: Any, clients: int, cohort: int, rounds: int) -> list[str]:
+    def notes(cls, options: Any, facts: Facts, cohort: int, rounds: int) -> list[str]:
         """Return a line for each thing that a user should know about such a run before it starts."""
         return []
 

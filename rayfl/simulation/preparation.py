@@ -52,8 +52,8 @@ class Prepared:
     def notes(self) -> list[str]:
         """Warnings to show before the run: about the data, and about the method with these clients and rounds."""
         presence = presence_of(self.config, self.partition.clients, self.partition.true_cluster)
-        cohort, clients = cohort_sizes(self.config, presence)[1], self.partition.clients
-        return [*self.dataset.notes, *method_notes(self.config.method, clients, cohort, self.config.rounds)]
+        cohort = cohort_sizes(self.config, presence)[1]
+        return [*self.dataset.notes, *method_notes(self.config.method, self.facts, cohort, self.config.rounds)]
 
     @cached_property
     def gpu_memory(self) -> "GpuMemory | None":
