@@ -3,8 +3,8 @@
 Clients are joined to a tree by the similarity of their models. For every group in the tree, each member reports the
 loss that the mean of the *other* members' models has on its own samples. These models were not trained on those
 samples, so the loss is held out: a method that pulls members to their centre cannot make a useless split look useful.
-(The tree should not depend on these samples either; see rayfl.methods.judging.) Splitting and merging are one question: do the members of both halves have a lower loss with their half than
-with the whole group?
+(The tree should not depend on these samples either; see rayfl.methods.judging.) Splitting and merging are one
+question: do the members of both halves have a lower loss with their half than with the whole group?
 """
 
 from collections.abc import Sequence
