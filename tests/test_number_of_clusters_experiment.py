@@ -114,6 +114,10 @@ def test_the_closed_loop_is_beside_one_cluster_and_the_planted_number(
     assert row["told"] > row["one"]
     assert (other["rule"], other["at_end"], other["ari"], other["offline"]) == ("bic", 2, 1.0, 0.5)
     assert (other["told"], other["one"]) == (row["told"], row["one"])
+    called(closed_loop, monkeypatch, *words, "--rules", "utility, validation")
+    kept = pd.read_parquet(output).iloc[-1]
+    assert (kept["rule"], kept["at_end"], kept["ari"]) == ("utility, validation", 2, 1.0)
+    assert kept["told"] != row["told"], "clients train on fewer samples"
 
 
 def test_claims_are_judged_for_all_seeds_and_for_fresh_ones(script) -> None:

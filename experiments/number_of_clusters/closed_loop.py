@@ -1,10 +1,12 @@
 """Run FedAC with its default rule on some of the settings, for 100 trainings per client, beside one and K* clusters.
 
     python experiments/number_of_clusters/closed_loop.py [--seeds 10 11] [--only digits ...] [--rules utility bic]
+    python experiments/number_of_clusters/closed_loop.py --rules "utility, validation" --judged FILE [--seeds 20]
 
 A row per setting, seed and rule: the number of clusters after 20 trainings and at the end, the adjusted Rand index and
 the accuracy at the end, those of the same run with one cluster and with the planted number given, and the index of the
-same rule offline. `bic` is the second best rule, see by_points.py. Rows that the table has are not computed again.
+same rule offline. `bic` is the second best rule, see by_points.py. With `utility, validation`, clients keep a fifth of
+their training samples for validation, and are asked about these. Rows that the table has are not computed again.
 """
 
 import argparse
@@ -22,8 +24,13 @@ from rayfl.config import load_config
 
 HERE = Path(__file__).parent
 TRAININGS, EARLY = 100, 20
-#: Each rule: the method that follows it, and what it is called in the table of offline judgements.
-RULES = {"utility": ("fedac", "decision"), "bic": ("by_points:Bic", "bic")}
+#: Each rule: the method that follows it, what it is called in the table of offline judgements, and the share of
+#: training samples that clients keep for validation.
+RULES = {
+    "utility": ("fedac", "decision", 0.0),
+    "utility, validation": ("fedac", "decision, validation", 0.2),
+    "bic": ("by_points:Bic", "bic", 0.0),
+}
 
 
 def run(setting: dict[str, Any], seed: int, *more: str, method: str = "fedac") -> pd.DataFrame:
@@ -41,12 +48,17 @@ def compare(
     """Yield the rows of a setting and seed."""
     known = judged[(judged["setting"] == name) & (judged["seed"] == seed)]
     known = known[known["trainings"] == known["trainings"].max()].set_index("rule")
-    one = run(setting, seed, "method.tuning=none", "method.clusters=1").iloc[-1]
     planted = setting["clusters"]
-    told = one if planted == 1 else run(setting, seed, "method.tuning=none", f"method.clusters={planted}").iloc[-1]
+    fixed: dict[tuple[int, float], pd.Series] = {}  # with a given number of clusters, by the validation share
     for rule in rules:
-        method, offline = RULES[rule]
-        found = run(setting, seed, method=method)
+        method, offline, share = RULES[rule]
+        kept = f"partition.validation={share}"
+        for clusters in {1, planted}:
+            if (clusters, share) not in fixed:
+                given = run(setting, seed, "method.tuning=none", f"method.clusters={clusters}", kept)
+                fixed[clusters, share] = given.iloc[-1]
+        one, told = fixed[1, share], fixed[planted, share]
+        found = run(setting, seed, kept, method=method)
         early = found.loc[found["round"] == ceil(EARLY / setting["participation"]), "clusters"].iloc[0]
         last = found.iloc[-1]
         yield {
