@@ -8,8 +8,10 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import forks
 import pytest
 import torch
 from faults import LEAN
@@ -24,6 +26,7 @@ from rayfl.results import Run
 from rayfl.simulation.preparation import prepare
 from rayfl.simulation.screen import Screen
 from rayfl.simulation.server import Server
+from rayfl.sweeping import processes
 
 # How long an example takes says more about what else the machine does than about the code.
 settings.register_profile("any machine", deadline=None)
@@ -61,6 +64,12 @@ def own_actors(ray_session: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
     IDLE.release()
     monkeypatch.setattr(IDLE, "_holders", 0)
+
+
+@pytest.fixture
+def forked_runners(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that a sweep in this process starts are forks, which need not import torch."""
+    monkeypatch.setattr(processes, "sys", SimpleNamespace(executable=forks.python()))
 
 
 @pytest.fixture(scope="session")
