@@ -14,7 +14,6 @@ from typing import Any
 import forks
 import pytest
 import torch
-from faults import LEAN
 from hypothesis import settings
 from small_runs import SmallRuns
 
@@ -47,7 +46,7 @@ def ray_session() -> Iterator[None]:
     # Ray's workers give way to everything else (nice 15): on a busy machine tests would wait for minutes.
     os.environ.setdefault("RAY_worker_niceness", "0")
     counted = {"num_cpus": 4, "num_gpus": 2, "object_store_memory": 2**30}
-    cluster = Cluster(initialize_head=True, head_node_args={"include_dashboard": False, **LEAN, **counted})
+    cluster = Cluster(initialize_head=True, head_node_args={"include_dashboard": False, **forks.LEAN, **counted})
     ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
     from rayfl.actors.idle import IDLE
 

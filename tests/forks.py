@@ -6,6 +6,7 @@ use `subprocess`.
 """
 
 import atexit
+import functools
 import gc
 import importlib
 import json
@@ -21,7 +22,6 @@ import tempfile
 import types
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -31,6 +31,8 @@ IMPORTED += ["rayfl.data.sources", "typer"]
 #: Imported only when they are needed, as they are in every run.
 IMPORTED += ["sklearn.datasets", "scipy.optimize", "safetensors.numpy", "pyarrow.pandas_compat", "rich.progress"]
 IMPORTED += ["ray._private.node"]
+#: Workers are forks, and of Ray's own processes tests need neither the autoscaler nor the one that copies logs.
+LEAN = {"setup_worker_path": __file__, "no_monitor": True, "include_log_monitor": False}
 #: Seconds between two looks whether the parent is still there.
 LOOK_EVERY = 0.5
 #: Random ids of Ray that a fork leaves to the one before it; a process draws a few.
@@ -109,7 +111,7 @@ def python() -> str:
     return _server()[1]
 
 
-@cache
+@functools.cache
 def _server() -> tuple[socket.socket, str]:
     """Start the process that imports, and that the others are forks of; it ends with this one."""
     folder = tempfile.mkdtemp(prefix="forks")
@@ -168,12 +170,12 @@ def serve(requests: socket.socket, python: str) -> None:
 
 def _let_start_forks(python: str) -> None:
     """Let also those be forks that this process starts: the runners of a sweep, and the workers of a Ray of its own."""
-    import ray._private.ray_constants
+    from ray._private.parameter import RayParams
 
     import rayfl.sweeping.processes
 
     rayfl.sweeping.processes.sys = types.SimpleNamespace(executable=python)  # type: ignore[assignment]
-    ray._private.ray_constants.SETUP_WORKER_FILENAME = __file__  # joined to a folder's path, it stays as it is
+    RayParams.__init__ = functools.partialmethod(RayParams.__init__, **LEAN)
 
 
 def _fork_on_request(requests: socket.socket) -> bytes:
