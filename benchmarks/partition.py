@@ -13,7 +13,9 @@ import time
 from dataclasses import replace
 
 import numpy as np
+import torch
 from measuring import Report, Row, compared, is_quick, seconds, spread
+from threadpoolctl import threadpool_limits
 
 from rayfl.client.orders import EvaluateOrder, TrainOrder
 from rayfl.client.worker import Worker
@@ -39,7 +41,9 @@ def main() -> None:
     report = Report("partition", quick)
     clients, samples = (2_000, 24_000) if quick else (100_000, 1_200_000)
     report.add(made(clients, samples))
-    report.add(*(rounds(600, 2) if quick else rounds(3_000, 5)))
+    torch.set_num_threads(1)  # as in actors
+    with threadpool_limits(1):
+        report.add(*(rounds(300, 2) if quick else rounds(3_000, 5)))
     report.show(
         "composed partitions",
         {

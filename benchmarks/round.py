@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def smaller(work: Work) -> Work:
-    return replace(work, clients=12, cohort=12, samples=1440)
+    return replace(work, clients=8, cohort=8, samples=960, steps=5)
 
 
 def measured(work: Work, method: str, folder: Path, repetitions: int) -> list[Row]:

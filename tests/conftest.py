@@ -8,11 +8,12 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import forks
 import pytest
 import torch
-from faults import LEAN
 from hypothesis import settings
 from small_runs import SmallRuns
 
@@ -24,6 +25,7 @@ from rayfl.results import Run
 from rayfl.simulation.preparation import prepare
 from rayfl.simulation.screen import Screen
 from rayfl.simulation.server import Server
+from rayfl.sweeping import processes
 
 # How long an example takes says more about what else the machine does than about the code.
 settings.register_profile("any machine", deadline=None)
@@ -44,7 +46,7 @@ def ray_session() -> Iterator[None]:
     # Ray's workers give way to everything else (nice 15): on a busy machine tests would wait for minutes.
     os.environ.setdefault("RAY_worker_niceness", "0")
     counted = {"num_cpus": 4, "num_gpus": 2, "object_store_memory": 2**30}
-    cluster = Cluster(initialize_head=True, head_node_args={"include_dashboard": False, **LEAN, **counted})
+    cluster = Cluster(initialize_head=True, head_node_args={"include_dashboard": False, **forks.LEAN, **counted})
     ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
     from rayfl.actors.idle import IDLE
 
@@ -61,6 +63,12 @@ def own_actors(ray_session: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
     IDLE.release()
     monkeypatch.setattr(IDLE, "_holders", 0)
+
+
+@pytest.fixture
+def forked_runners(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that a sweep in this process starts are forks, which need not import torch."""
+    monkeypatch.setattr(processes, "sys", SimpleNamespace(executable=forks.python()))
 
 
 @pytest.fixture(scope="session")

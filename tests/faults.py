@@ -12,8 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import forks
-from forks import Forked
+from forks import LEAN, Forked
 
 from rayfl.errors import InputError
 from rayfl.results import Run, load
@@ -26,8 +25,6 @@ QUICK_HEALTH_CHECKS = {
     "health_check_timeout_ms": 500,
     "health_check_failure_threshold": 5,
 }
-#: Workers are forks, and of Ray's own processes tests need neither the autoscaler nor the one that copies logs.
-LEAN = {"setup_worker_path": forks.__file__, "no_monitor": True, "include_log_monitor": False}
 
 
 # -- processes ---------------------------------------------------------------------------------------------------

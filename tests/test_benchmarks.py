@@ -1,26 +1,29 @@
 """The benchmarks run, and what they print and write are ratios of sides that did the same work."""
 
 import os
-import subprocess
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from forks import finished, python
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+#: For a program that starts others by `sys.executable`: they are forks too.
+STARTING_FORKS = """
+import runpy, sys
+from pathlib import Path
+sys.executable, sys.argv = sys.argv[1], sys.argv[2:]
+sys.path[0] = str(Path(sys.argv[0]).parent)
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
-def run(folder: Path, name: str, *words: str) -> tuple[str, pd.DataFrame]:
+def run(folder: Path, name: str, *words: str, first: Sequence[str] = ()) -> tuple[str, pd.DataFrame]:
     """Run a benchmark in its short form; return what it printed and its rows."""
-    done = subprocess.run(
-        [sys.executable, BENCHMARKS / f"{name}.py", "--quick", *words],
-        env={**os.environ, "RAYFL_BENCHMARK_RESULTS": str(folder)},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    program = [str(BENCHMARKS / f"{name}.py"), "--quick", *words]
+    environment = {**os.environ, "RAYFL_BENCHMARK_RESULTS": str(folder)}
+    done = finished([*first, *program], 280, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout, pd.read_parquet(folder / f"{name}-quick.parquet")
 
@@ -39,7 +42,7 @@ def test_a_round_is_compared_with_a_bare_loop_that_does_the_same_work(tmp_path: 
 
 
 def test_a_sweep_is_compared_with_its_runs_one_by_one_and_killed(tmp_path: Path) -> None:
-    _, rows = run(tmp_path, "sweep")
+    _, rows = run(tmp_path, "sweep", first=["-c", STARTING_FORKS, python()])
     (row,) = rows.to_dict("records")
     assert row["ratio"] == pytest.approx(row["reference_seconds"] / row["seconds"])
     assert row["note"].endswith("of 2 runs, started again: equal tables")

@@ -158,7 +158,7 @@ def test_a_set_may_make_a_sweep_one_run(tmp_path: Path) -> None:
     assert load_config(file, sets="one").seed == 5
 
 
-def test_a_sweep_of_a_set_has_a_folder_of_its_own(tmp_path: Path) -> None:
+def test_a_sweep_of_a_set_has_a_folder_of_its_own(forked_runners: None, tmp_path: Path) -> None:
     tree = {
         "rounds": 1,
         "model": {"name": "mlp"},

@@ -296,8 +296,8 @@ class TestPlacement:
         hog = Hog.remote()
         ray.get(hog.ready.remote(), timeout=60)
         try:
-            with pytest.raises(InputError, match=r"of 4 client actors did not start within ray\.start_timeout=15"):
-                self.seats("ray.actors=4", "ray.start_timeout=15")
+            with pytest.raises(InputError, match=r"of 4 client actors did not start within ray\.start_timeout=3 "):
+                self.seats("ray.actors=4", "ray.start_timeout=3")
         finally:
             ray.kill(hog)
 

@@ -1,13 +1,12 @@
 """Actors that are reused by the next run: it starts fast, and no state of one run may leak into another."""
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from faults import actors, kill, wait_until
+from forks import finished
 from tables import assert_same
 
 from rayfl.actors.idle import IDLE
@@ -153,9 +152,8 @@ for seed in (0, 1):
 
 
 def test_the_second_run_of_a_process_finds_ray_and_its_actors_ready(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SECOND_RUN], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=True
-    )
+    done = finished(["-c", SECOND_RUN], 240, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     first, second = (line.split() for line in done.stdout.splitlines())
     assert first[1] == second[1] == "True", "the Ray that rayfl started is left running"
     assert float(second[0]) < float(first[0]) / 2, done.stdout

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from chaos import disturbed, undisturbed
-from faults import LEAN, Driver, Nodes, actors, nodes, rounds_in, wait_until
-from forks import finished
+from faults import Driver, Nodes, actors, nodes, rounds_in, wait_until
+from forks import LEAN, finished
 from tables import assert_same, recoveries
 
 from rayfl.config import load_config

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -236,13 +235,14 @@ def test_one_failure_does_not_stop_the_rest_and_is_tried_again_only_when_asked(f
 
 
 def test_a_runner_that_is_killed_costs_its_run_and_no_other(folder: Path) -> None:
-    process = start(folder, "rounds=400", "seed=0", "--jobs", "1")
-    first = folder / "runs/small/fedavg-seed0"
+    (folder / "small.yaml").write_text(SMALL.replace("[fedavg,", "[{method.name: fedavg, rounds: 2000},"))
+    process = start(folder, "seed=0", "--jobs", "1")
+    first = folder / "runs/small/fedavg-rounds_2000-seed0"
     wait_until(lambda: len(_rounds(first)) > 2, "rounds", 120)
     (runner,) = [pid for pid, title in children(process.pid).items() if "sweeping.runner" in title]
     kill(runner)
     _, err = finish(process, code=1)
-    assert "error: fedavg-seed0: its process was killed (signal 9)" in err
+    assert "error: fedavg-rounds_2000-seed0: its process was killed (signal 9)" in err
     assert "1 complete, 1 failed" in err
 
 
@@ -268,7 +268,7 @@ def test_a_folder_that_is_not_of_the_sweep_is_left_alone(folder: Path) -> None:
 
 
 def test_on_ray_runs_side_by_side_share_the_cluster_and_give_the_same_bits(
-    own_actors: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own_actors: None, forked_runners: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import ray
 
@@ -309,9 +309,7 @@ def test_runs_are_spread_over_what_there_is(own_actors: None, monkeypatch: pytes
     assert spread(["seed=0..99"])[1] == 0, "on one machine, a process for each run will do"
 
 
-def test_from_python_failures_are_an_error_that_names_them(
-    tmp_path: Path, own_code: Callable[[str, str], None]
-) -> None:
+def test_from_python_failures_are_an_error_that_names_them(forked_runners: None, tmp_path: Path) -> None:
     config = {"rounds": 1, "partition": {"clients": 4}, "local": {"steps": 1}, "output": {"dir": str(tmp_path)}}
     grid = {"partition.alpha": [0.1], "partition.kind": ["dirichlet"], "partition.clients": [4, 5000]}
     with pytest.raises(RayflError, match=r"failed runs in .*:\n.*clients_5000: "):
