@@ -6,7 +6,8 @@ Each peer has its own environment in benchmarks/.peers, which this script create
 environment reads torch from rayfl's environment, and has the versions that the peer pins (Flower pins Ray). A peer that
 cannot be installed is left out, with the reason. All sides get the same samples, clients, network and initial weights,
 and two processes with one thread each. The sides take turns, one run of a few rounds at a time; the first round of a
-run is not counted.
+run is not counted. A run counts if it has printed its answer, which is after its last round, also if one of its
+processes then dies while leaving. A turn in which a peer fails is left out for this peer. The table notes both.
 """
 
 import json
@@ -49,6 +50,8 @@ class Answer:
     seconds: list[float]
     accuracy: float = 0.0
     failure: str | None = None
+    died_leaving: str | None = None
+    """What a process said that died after the answer."""
 
 
 def main() -> None:
@@ -79,8 +82,7 @@ def main() -> None:
         results = take_turns(sides, turns, warm_up=0)
     answers = {side: [answer for _, answer in results[side]] for side in results}
     for side in answers:
-        failures = [answer.failure for answer in answers[side] if answer.failure]
-        report.add(left_out(side, failures[0]) if failures else row_of(side, answers[side], answers["rayfl"]))
+        report.add(row_of(side, answers[side], answers["rayfl"]))
     report.show(
         f"FedAvg, {PROCESSES} processes, {STEPS} steps of {BATCH}, evaluation of all clients; {report.versions}",
         {
@@ -95,9 +97,17 @@ def main() -> None:
 
 def row_of(side: str, answers: list[Answer], ours: list[Answer]) -> Row:
     """Compare turn by turn: the median round of a side's run with the median round of rayfl's run in the same turn."""
-    medians, our_medians = ([median(answer.seconds) for answer in some] for some in (answers, ours))
-    rounds = [len(answer.seconds) for answer in answers]
-    note = f"accuracy {answers[-1].accuracy:.3f} after {rounds[-1] + 1} rounds"
+    failures = [answer.failure for answer in answers if answer.failure]
+    if len(failures) == len(answers):
+        return left_out(side, failures[0])
+    pairs = [pair for pair in zip(answers, ours, strict=True) if not pair[0].failure]
+    medians, our_medians = ([median(answer.seconds) for answer in some] for some in zip(*pairs, strict=True))
+    rounds = [len(answer.seconds) for answer, _ in pairs]
+    note = f"accuracy {pairs[-1][0].accuracy:.3f} after {rounds[-1] + 1} rounds"
+    died = [answer.died_leaving for answer, _ in pairs if answer.died_leaving]
+    for what, messages in (("without the runs that failed", failures), ("a process died after its answer", died)):
+        if messages:
+            note += f"; {what}, {len(messages)} of {len(answers)}: {messages[0]}"
     row = compared(WORKS[0].title, side, "round", medians, "rayfl", our_medians, note)
     return replace(row, repetitions=sum(rounds))
 
@@ -209,17 +219,23 @@ def start(python: Path, script: str, *arguments: object, **environment: str) -> 
 
 
 def answers_of(processes: list[subprocess.Popen[str]]) -> Answer:
-    """Wait for the processes of one run, and read the last line that the first process has printed."""
+    """Wait for the processes of one run, and read the last line that the first process has printed.
+
+    It prints the answer when all rounds are done, by all processes. One that dies later does not change the times.
+    """
     try:
         outputs = [process.communicate(timeout=PATIENCE) for process in processes]
     except subprocess.TimeoutExpired:
         for process in processes:
             process.kill()
         raise Unavailable(f"the run took more than {PATIENCE} s") from None
-    for process, (_, errors) in zip(processes, outputs, strict=True):
-        if process.returncode:
-            raise Unavailable(f"the run failed: {last_line(errors)}")
-    return Answer(**json.loads(last_line(outputs[0][0])))
+    ends = zip(processes, outputs, strict=True)
+    deaths = [last_line(errors) for process, (_, errors) in ends if process.returncode]
+    try:
+        answer = Answer(**json.loads(last_line(outputs[0][0])))
+    except (ValueError, TypeError):
+        raise Unavailable(f"the run failed: {deaths[0] if deaths else 'it printed no answer'}") from None
+    return replace(answer, died_leaving=deaths[0] if deaths else None)
 
 
 def last_line(text: str) -> str:

@@ -1,8 +1,10 @@
 """The benchmarks run, and what they print and write are ratios of sides that did the same work."""
 
+import importlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -76,3 +78,45 @@ def test_a_judgement_is_the_sum_of_its_parts(tmp_path: Path) -> None:
         whole, training = seconds.pop("judgement"), seconds.pop("training of 100 clients")
         assert whole == pytest.approx(seconds.sum()) and len(seconds) == 3 and training > 0
         assert asked == "100 asked"
+
+
+@pytest.fixture
+def peers(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module of the benchmark `peers`; what its import changes in the environment is put back."""
+    monkeypatch.setenv("RAY_worker_niceness", "0")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return importlib.import_module("peers")
+
+
+def process(code: str) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, "-S", "-c", code], stdout=pipe, stderr=pipe, text=True)
+
+
+ANSWERS = """print('{"seconds": [1.0, 2.0], "accuracy": 0.5}')"""
+DIES = "import os; os.write(2, b'terminate called'); os._exit(134)"
+
+
+def test_a_peer_whose_process_dies_after_the_answer_has_answered(peers: Any) -> None:
+    answer = peers.answers_of([process(ANSWERS), process(DIES)])
+    assert (answer.seconds, answer.failure, answer.died_leaving) == ([1.0, 2.0], None, "terminate called")
+    assert peers.answers_of([process(ANSWERS), process("pass")]).died_leaving is None
+
+
+@pytest.mark.parametrize(
+    ("codes", "message"), [([DIES, "pass"], "terminate called"), (["print(3)", "pass"], "no answer")]
+)
+def test_a_run_without_an_answer_has_failed(peers: Any, codes: list[str], message: str) -> None:
+    with pytest.raises(peers.Unavailable, match=message):
+        peers.answers_of([process(code) for code in codes])
+
+
+def test_a_turn_that_fails_does_not_lose_the_others(peers: Any) -> None:
+    ours = [peers.Answer([seconds]) for seconds in (1.0, 2.0, 1.0)]
+    died = peers.Answer([4.0], 0.5, died_leaving="terminate called")
+    row = peers.row_of("pfl", [peers.Answer([3.0]), peers.Answer([], failure="no room"), died], ours)
+    assert (row.ratio_low, row.ratio, row.ratio_high, row.repetitions) == (3.0, 3.5, 4.0, 2)
+    assert "without the runs that failed, 1 of 3: no room" in row.note
+    assert "a process died after its answer, 1 of 3: terminate called" in row.note
+    assert peers.row_of("pfl", [peers.Answer([], failure="no room")] * 3, ours).note == "left out: no room"

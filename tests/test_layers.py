@@ -111,6 +111,24 @@ def test_where_numbers_are_equal_the_gradient_goes_where_it_goes_in_the_network(
     torch.testing.assert_close(got[0], expected)
 
 
+@pytest.mark.parametrize(
+    "pooling",
+    [nn.MaxPool2d(2), nn.MaxPool2d((2, 2), 2, ceil_mode=True), nn.MaxPool2d(3, 2), nn.MaxPool2d(2, padding=1)],
+)
+@pytest.mark.parametrize("shape", [(2, 28, 28), (3, 9, 7), (1, 3, 3)])
+def test_pooling_gives_the_same_bits_without_gradients(pooling: nn.Module, shape: tuple[int, ...]) -> None:
+    """Where no gradient is needed, it may be computed in another way."""
+    torch.manual_seed(0)
+    inputs = torch.randn(MODELS, SAMPLES, *shape)
+    expected = torch.stack([pooling(rows).flatten(1) for rows in inputs])
+    model = FlatModel(nn.Sequential(pooling, nn.Flatten(), nn.Linear(expected.shape[-1], CLASSES)))
+    rows = contiguous(model, model.vector.expand(MODELS, -1))
+    for gradients in (True, False):
+        with torch.set_grad_enabled(gradients):
+            features, _ = PlainLayers(model, features=True)(rows, inputs)
+        assert torch.equal(features.flatten(2), expected)
+
+
 class Own(nn.Sequential):
     """May do anything."""
 

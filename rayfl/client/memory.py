@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from rayfl.client.passes import CHUNK
-from rayfl.client.vectorised import DENSE_GROUP, GROUP
+from rayfl.client.vectorised import most_rows
 from rayfl.models import FlatModel
 
 #: GPU memory of a process before it computes anything: CUDA's context and the workspaces of libraries.
@@ -42,9 +42,7 @@ def gpu_memory(
     """
     with model.outside.fresh():
         sizes = _map_bytes(model.module, sample)
-    clients = 1
-    if together:
-        clients = DENSE_GROUP if all(isinstance(m, nn.Linear) for m in _weighted(model.module)) else GROUP
+    clients = most_rows(model.module) if together else 1
     vectors = 4 + momentum  # weights, gradient, initial weights, proximal target
     training = clients * (2 * batch * sum(sizes) + vectors * model.vector.nbytes)
     testing = 2 * CHUNK * max(sizes, default=0) + 2 * model.vector.nbytes
@@ -70,7 +68,3 @@ def _map_bytes(module: nn.Module, sample: torch.Tensor) -> list[int]:
         for hook in hooks:
             hook.remove()
     return sizes
-
-
-def _weighted(module: nn.Module) -> list[nn.Module]:
-    return [m for m in module.modules() if list(m.parameters(recurse=False))]

@@ -95,9 +95,11 @@ def _plain_outputs(model: FlatModel, features: bool, stack: torch.Tensor, inputs
 
 
 def _folded(samples: torch.Tensor) -> torch.Tensor:
-    """Divide samples into _FOLDS rows; the last row is filled up with repeated samples."""
+    """Divide samples into _FOLDS rows; the last rows are filled up with repeated samples."""
     rows = -(-len(samples) // _FOLDS)
-    return samples[torch.arange(_FOLDS * rows, device=samples.device) % len(samples)].unflatten(0, (_FOLDS, rows))
+    if len(samples) % _FOLDS:
+        samples = samples[torch.arange(_FOLDS * rows, device=samples.device) % len(samples)]
+    return samples.unflatten(0, (_FOLDS, rows))
 
 
 def _other_outputs(model: FlatModel, features: bool, stack: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
