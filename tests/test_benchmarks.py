@@ -2,6 +2,8 @@
 
 import importlib
 import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from rayfl.client.client import Known
 from rayfl.client.handed import MODEL
 from rayfl.clustering import (
     average_linkage,
@@ -112,11 +113,14 @@ def test_a_group_of_few_clients_among_many_is_in_the_sample() -> None:
 
 
 @pytest.mark.parametrize("addons", ["[]", "[cam]"])
-@pytest.mark.parametrize(("validation", "asked"), [(0.0, "train"), (0.2, "validation")])
-def test_clients_answer_with_the_loss_of_the_others_mean_on_samples_that_nobody_trained_on_if_there_are_any(
-    serial_server: Make, validation: float, asked: str, addons: str
+@pytest.mark.parametrize(
+    ("samples", "validation", "asked"), [(18, 0.0, "train"), (18, 0.2, "validation"), (80, 0.2, "train")]
+)
+def test_clients_answer_with_the_loss_of_the_others_mean_if_they_have_few_samples_on_some_for_validation(
+    serial_server: Make, samples: int, validation: float, asked: str, addons: str
 ) -> None:
     words = ["local.steps=3", "partition.clients=12", f"partition.validation={validation}"]
+    words += [f"partition.samples=[{samples}, {samples}]"]
     server = serial_server(*words, f"method.addons={addons}")
     server.run_round(1)
     fed, who = server.fed, np.array([1, 4, 5, 7, 8, 10])
@@ -161,12 +165,11 @@ def test_labels_that_few_samples_have_by_chance_are_no_clusters_where_nobody_tra
     models = fed.collect(everyone)
     points = project_all(fit_low_rank(models, 50), list(models), fed.initial[: models.shape[1]])
     tree = average_linkage(cosine_distances(points))
-    found = {}
-    for split in ("train", "validation"):
-        losses, progress = held_out_losses(fed, everyone, tree, split=split)
-        found[split] = useful_clusters(tree, losses, points, progress[:, 0]).clusters
-    assert found["validation"] == 1
-    assert found["train"] > 1, "the chance is there, and asking about training samples does not see through it"
+    splits: list[Known | None] = [None, "train"]
+    judgements = [held_out_losses(fed, everyone, tree, split=split) for split in splits]
+    found, by_training = (useful_clusters(tree, losses, points, p[:, 0]).clusters for losses, p in judgements)
+    assert found == 1
+    assert by_training > 1, "the chance is there, and asking about training samples does not see through it"
 
 
 def test_a_judgement_is_counted_as_traffic(serial_server: Make) -> None:

@@ -4,10 +4,11 @@ For a judgement, the server asks some clients, whether or not they are in the ro
 loss that the mean of the other members of a group has on its own samples. This is counted as traffic. Nothing here is
 for one method only; see rayfl.clustering.useful for the rule.
 
-A client is asked about its validation samples if it has some (`partition.validation`), else about its training samples.
-The others' models have trained on neither. But the client's own model has trained on its training samples, and which
-group it is in depends on that model: clients that by chance have the same few labels in training are in one group, and
-have low losses there on these labels. Validation samples were drawn apart, so such a chance does not repeat in them.
+The others' models have not trained on the client's samples. But its own model has trained on its training samples, and
+which group it is in depends on that model: clients that by chance have the same few labels in training are in one
+group, and have low losses there on these labels. Validation samples (`partition.validation`) were drawn apart, so such
+a chance does not repeat in them. So a client with few training samples is asked about its validation samples, if it has
+some. With enough training samples that chance does not matter, and there are more of them: the losses are surer.
 """
 
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 MOST_JUDGED = 256
 #: Each of these clients computes its losses on at most this many of its samples.
 MOST_SAMPLES = 64
-#: With fewer training samples than this and no validation samples, chance in a client's labels can look like a cluster.
+#: With fewer training samples than this, chance in the labels of clients can look like a cluster.
 FEW_SAMPLES = 20
 #: The maximum number of group means that are held at once.
 HELD = 64
@@ -169,13 +170,13 @@ def held_out_losses(
     clients: np.ndarray,
     tree: np.ndarray,
     beside: np.ndarray | None = None,
-    split: "Known" = "validation",
+    split: "Known | None" = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Ask clients for their losses under the mean of the other members of each group of a tree (n, n - 1).
 
     Row i belongs to `clients[i]`, which is leaf i of scipy's tree; `clients` are in rising order. losses[i, t] is NaN
-    where leaf i is not in the group that row t of the tree makes. Clients without validation samples, and with
-    `split="train"` all clients, are asked about their training samples.
+    where leaf i is not in the group that row t of the tree makes. Clients are asked about samples of `split`; if it is
+    None, about those that `asked_about` chooses.
 
     Also return the progress (n, 3) of the clients: their losses under the initial model, on the samples that they are
     asked about and on training samples, and under their own models on training samples. The outputs of the model
@@ -217,22 +218,22 @@ def _means(fed: Federation, members: np.ndarray) -> np.ndarray:
     return means
 
 
-def first_and_last_loss(
-    client: "Client", beside: np.ndarray | None = None, split: "Known" = "validation"
-) -> np.ndarray:
+def first_and_last_loss(client: "Client", beside: np.ndarray | None = None, split: "Known | None" = None) -> np.ndarray:
     """Return the loss under the initial model, where the client is asked, and both losses on its training samples.
 
     These two are under the initial model and under the client's own model.
     """
     before, after = client.losses(np.stack([client.initial, client.model()]), beside, MOST_SAMPLES).mean(axis=1)
-    if asked_about(client, split) == "train":
+    asked = split or asked_about(client)
+    if asked == "train":
         return np.array([before, before, after])
-    return np.array([client.losses(client.initial, beside, MOST_SAMPLES, split).mean(), before, after])
+    return np.array([client.losses(client.initial, beside, MOST_SAMPLES, asked).mean(), before, after])
 
 
-def asked_about(client: "Client", split: "Known") -> "Known":
-    """Return `split`, or `train` if the client has no validation samples."""
-    return split if len(client.samples(split)[1]) else "train"
+def asked_about(client: "Client") -> "Known":
+    """Return `validation` for a client that has few training samples and some for validation, else `train`."""
+    few = len(client.samples()[1]) < FEW_SAMPLES
+    return "validation" if few and len(client.samples("validation")[1]) else "train"
 
 
 def losses_of_others(
@@ -240,7 +241,7 @@ def losses_of_others(
     groups: tuple[np.ndarray, np.ndarray],
     member: np.ndarray,
     beside: np.ndarray | None = None,
-    split: "Known" = "validation",
+    split: "Known | None" = None,
 ) -> np.ndarray:
     """Return the client's losses under the means of groups without itself, given the means and the sizes of all groups.
 
@@ -250,5 +251,5 @@ def losses_of_others(
     found = np.full(len(member), np.nan)
     own, of_groups = client.model(), means[member]
     others = of_groups + (of_groups - own) / (sizes[member, None] - 1).astype(np.float32)
-    found[member] = client.losses(others, beside, MOST_SAMPLES, asked_about(client, split)).mean(axis=1)
+    found[member] = client.losses(others, beside, MOST_SAMPLES, split or asked_about(client)).mean(axis=1)
     return found
