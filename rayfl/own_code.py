@@ -49,9 +49,12 @@ def import_module_of(key: str, path: str) -> tuple[ModuleType, str]:
         return importlib.import_module(module), name
     except ModuleNotFoundError as error:
         if error.name is not None and (module == error.name or module.startswith(error.name + ".")):
+            cure = "install it, start in its folder, or put its folder on PYTHONPATH"
+            if module.endswith(".py"):
+                cure = f"leave out .py: {module.removesuffix('.py')}:{name}"
             raise InputError(
-                f"{key}={path}: cannot import {module}, there is no module '{error.name}': install it, or put its"
-                " folder on PYTHONPATH"
+                f"{key}={path}: cannot import {module}, there is no module '{error.name}' in the current folder or on"
+                f" Python's path: {cure}"
             ) from None
         raise InputError(f"{key}={path}: importing '{module}' fails: {error}") from error
     except SystemExit as left:

@@ -74,7 +74,10 @@ def compare_runs(
     notes: list[str] = []
     used = run_notes(runs, partial, notes)
     if not used:
-        raise InputError("none of the runs has finished: go on with them, or compare them as they are with partial")
+        raise InputError(
+            "none of the runs has finished: go on with them, or compare them as they are, with --partial (in Python:"
+            " partial=True)"
+        )
     labels = table_labels([run.config for run in used])
     cells = _cells(used, labels, metric, at, target, notes)
     notes += labels.notes
