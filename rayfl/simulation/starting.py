@@ -14,7 +14,7 @@ from typing import Any
 
 from rayfl.config import Config, load_config, parsed_overrides
 from rayfl.errors import CallbackError, ClientError, InputError, LostError, MethodError, RayflError
-from rayfl.own_code import exits_told, named_again, named_code
+from rayfl.own_code import exits_told, named_again, named_code, named_objects
 from rayfl.results import Run, Storage, check_tables, load, load_begun, read_stopped, written_config
 from rayfl.simulation.callbacks import Callback, Callbacks, RunFacts, make_callbacks
 from rayfl.simulation.checkpoints import Checkpoints, as_config, refuse_changes
@@ -198,4 +198,7 @@ def _named_again(config: Config) -> list[str]:
 def _resumable(storage: Storage, checkpoints: Checkpoints, config: Config) -> str:
     secrets = "; give the secrets of the URI again, they are not shown here" if storage.has_secrets else ""
     command = shlex.join(["rayfl", "resume", storage.path, *_named_again(config)])
+    if objects := named_objects(config):  # these cannot be typed
+        arguments = [f"{argument}=..." for argument in dict.fromkeys(key.partition(".")[0] for key in objects)]
+        command = f"rayfl.resume({', '.join([repr(storage.path), *arguments])}), in Python"
     return f"go on after round {checkpoints.round} with: {command}{secrets}"
