@@ -89,6 +89,7 @@ def test_cluster_sizes_say_how_many_clients_and_clusters_there_are() -> None:
             ["data.source='tsv'", "tables are read by parquet and csv", "allowed: digits, mnist"],
         ),
         ({"rounds": "many"}, ["rounds='many'", "integer"]),
+        ({"local.lr": 0.1}, ["local.lr=0.1", "here, write local: {lr: ...}"]),
         ({"seed": "0..4"}, ["seed='0..4'", "integer", "rayfl sweep"]),
         ({"seed": [1, 2]}, ["seed=[1, 2]", "integer", "rayfl sweep"]),
         ({"method": "fedavg"}, ["method='fedavg'", "a mapping of keys", "did you mean method.name=fedavg?"]),

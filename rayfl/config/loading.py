@@ -173,6 +173,10 @@ def _line(
                 )
         # Outside a section, `round` is meant to be `rounds`, although some sections have a key called `round`.
         hint = _inside_a_section(last) if place.section is Config and f"{last}s" not in allowed else ""
+        if place.section is Config and "." in last:
+            first, _, inner = last.partition(".")
+            where = "on the command line, in sets and in sweeps"
+            hint = f" (dotted keys are for overrides, {where}; here, write {first}: {{{inner}: ...}})"
         hint = hint or closest(last, allowed)
         where = f" with {owner}" if owner else ""
         return f"{key}={shown(value)}: there is no key '{last}'{hint}; allowed{where}: {', '.join(allowed)}"
