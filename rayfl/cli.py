@@ -234,10 +234,12 @@ def partition(
         console.print(f"label skew: {distances} (mean distance to all clients together)", soft_wrap=True)
         console.print(f"effective classes per client: {skew.effective_classes:.2f} of {dataset.classes}")
     console.print(f"quantity skew: {gini(made.n_train + made.n_validation + made.n_test):.3f} Gini")
-    if made.changes:
-        moved = len(np.unique(np.concatenate([change.clients for change in made.changes])))
-        rounds = f"{made.changes[0].round} to {made.changes[-1].round}"
-        console.print(f"drift: {moved} clients change cluster, in {len(made.changes)} of the rounds {rounds}")
+    if changes := [change for change in made.changes if change.round <= config.rounds]:
+        moved = len(np.unique(np.concatenate([change.clients for change in changes])))
+        rounds = f"{changes[0].round} to {changes[-1].round}"
+        console.print(f"drift: {moved} clients change cluster, in {len(changes)} of the rounds {rounds}")
+    elif made.changes:
+        console.print(f"drift: none in {config.rounds} rounds, the first change is in round {made.changes[0].round}")
     if output is not None:
         tree = config.to_tree()
         print(write_partition(made, dataset, output, {key: tree[key] for key in ("seed", "data", "partition")}))
@@ -270,14 +272,16 @@ def methods() -> None:
         console.print(f"[bold]{name}[/bold]  {summary}  ({method.paper})")
         for key, field in method.Options.model_fields.items():
             if key not in common:
-                console.print(f"    method.{key}={field.default}", f" {field.description}", markup=False)
+                default = "" if field.default is None else field.default
+                console.print(f"    method.{key}={default}", f" {field.description}", markup=False)
     console.print("\n[bold]every method[/bold]")
     console.print(f"    method.finetune=False {common['finetune'].description}", markup=False)
     console.print("\n[bold]add-ons[/bold] of clustered methods, for example method.addons=\\[cam]")
     for name, options in ADDONS.items():
         console.print(f"[bold]{name}[/bold]  {(options.__doc__ or '').strip()}")
         for key, field in options.model_fields.items():
-            console.print(f"    method.{name}.{key}={field.default}", f" {field.description}", markup=False)
+            default = "" if field.default is None else field.default
+            console.print(f"    method.{name}.{key}={default}", f" {field.description}", markup=False)
     console.print("[bold]con_cks[/bold]  cks on the backbone and con on the head (thesis ch. 6)")
 
 
