@@ -189,7 +189,7 @@ def _line(
     if error["type"] == "missing":
         return f"{key} is missing: {error['msg'].lower()}"
     if error["type"] == "model_type":
-        field = (place.section or root).model_fields.get(str(place.keys[-1]))
+        field = (place.section or root).model_fields.get(str(place.keys[-1])) if place.keys else None
         first = next(iter(_section_of(field.annotation).model_fields), "") if field is not None else ""
         means = f" (did you mean {key}.name={value}?)" if first == "name" and isinstance(value, str) else ""
         return (
