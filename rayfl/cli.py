@@ -21,9 +21,19 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Clustered federated learning, simulated on Ray.",
 )
-Arguments = Annotated[list[str] | None, typer.Argument(metavar="[CONFIG.yaml] [key=value ...]", show_default=False)]
+Arguments = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[CONFIG.yaml] [key=value ...]",
+        show_default=False,
+        help="a YAML file, and keys that change it: rounds=10 method.name=ifca seed=3. `rayfl config` lists the keys",
+    ),
+]
+#: An unknown option is most likely a key, such as --rounds 3: the words are passed on, and `_checked` says so.
+_KEYS = {"ignore_unknown_options": True}
 
 Sets = Annotated[
     list[str] | None,
@@ -49,7 +59,7 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-@app.command()
+@app.command(context_settings=_KEYS)
 def run(arguments: Arguments = None, sets: Sets = None) -> None:
     """Run a simulation. Without a config: FedAC on scikit-learn's digits, in under a minute."""
     with _told_when_stopped():
@@ -59,23 +69,33 @@ def run(arguments: Arguments = None, sets: Sets = None) -> None:
         simulate(_config(arguments, sets), Screen())
 
 
-@app.command()
+@app.command(context_settings=_KEYS)
 def resume(
-    path: Annotated[str, typer.Argument(metavar="RUN_DIR", show_default=False)],
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="[key=value ...]", show_default=False)] = None,
+    path: Annotated[str, typer.Argument(metavar="RUN_DIR", show_default=False, help="the run's folder")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[key=value ...]", show_default=False, help="keys that change it: rounds=100 ray.actors=8"
+        ),
+    ] = None,
 ) -> None:
     """Go on with a run that was stopped or killed, to the same numbers; rounds=N gives it more rounds, or fewer."""
     with _told_when_stopped():
         from rayfl.launch import resume as go_on
         from rayfl.simulation.screen import Screen
 
-        go_on(path, overrides or [], Screen())
+        go_on(path, _checked(overrides), Screen())
 
 
-@app.command()
+@app.command(context_settings=_KEYS)
 def sweep(
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[SWEEP.yaml] [key=a,b,c seed=0..4 ...]", show_default=False)
+        list[str] | None,
+        typer.Argument(
+            metavar="[SWEEP.yaml] [key=a,b,c seed=0..4 ...]",
+            show_default=False,
+            help="a YAML file with a section `sweep`, and keys with one value or several",
+        ),
     ] = None,
     sets: Sets = None,
     jobs: Annotated[int | None, typer.Option(help="runs at a time; default: as many as there is room for")] = None,
@@ -155,7 +175,7 @@ def export(
         sys.exit(export_runs(paths, to, output, follow=follow))
 
 
-@app.command()
+@app.command(context_settings=_KEYS)
 def partition(
     arguments: Arguments = None,
     sets: Sets = None,
@@ -214,10 +234,12 @@ def partition(
         console.print(f"label skew: {distances} (mean distance to all clients together)", soft_wrap=True)
         console.print(f"effective classes per client: {skew.effective_classes:.2f} of {dataset.classes}")
     console.print(f"quantity skew: {gini(made.n_train + made.n_validation + made.n_test):.3f} Gini")
-    if made.changes:
-        moved = len(np.unique(np.concatenate([change.clients for change in made.changes])))
-        rounds = f"{made.changes[0].round} to {made.changes[-1].round}"
-        console.print(f"drift: {moved} clients change cluster, in {len(made.changes)} of the rounds {rounds}")
+    if changes := [change for change in made.changes if change.round <= config.rounds]:
+        moved = len(np.unique(np.concatenate([change.clients for change in changes])))
+        rounds = f"{changes[0].round} to {changes[-1].round}"
+        console.print(f"drift: {moved} clients change cluster, in {len(changes)} of the rounds {rounds}")
+    elif made.changes:
+        console.print(f"drift: none in {config.rounds} rounds, the first change is in round {made.changes[0].round}")
     if output is not None:
         tree = config.to_tree()
         print(write_partition(made, dataset, output, {key: tree[key] for key in ("seed", "data", "partition")}))
@@ -250,14 +272,16 @@ def methods() -> None:
         console.print(f"[bold]{name}[/bold]  {summary}  ({method.paper})")
         for key, field in method.Options.model_fields.items():
             if key not in common:
-                console.print(f"    method.{key}={field.default}", f" {field.description}", markup=False)
+                default = "" if field.default is None else field.default
+                console.print(f"    method.{key}={default}", f" {field.description}", markup=False)
     console.print("\n[bold]every method[/bold]")
     console.print(f"    method.finetune=False {common['finetune'].description}", markup=False)
     console.print("\n[bold]add-ons[/bold] of clustered methods, for example method.addons=\\[cam]")
     for name, options in ADDONS.items():
         console.print(f"[bold]{name}[/bold]  {(options.__doc__ or '').strip()}")
         for key, field in options.model_fields.items():
-            console.print(f"    method.{name}.{key}={field.default}", f" {field.description}", markup=False)
+            default = "" if field.default is None else field.default
+            console.print(f"    method.{name}.{key}={default}", f" {field.description}", markup=False)
     console.print("[bold]con_cks[/bold]  cks on the backbone and con on the head (thesis ch. 6)")
 
 
@@ -279,7 +303,7 @@ def config(
         print(f"{key.name}={default}{only}  {key.meaning}")
 
 
-@app.command()
+@app.command(context_settings=_KEYS)
 def doctor(arguments: Arguments = None, sets: Sets = None) -> None:
     """Say where the run would be, what fits there, and what would go wrong."""
     from rayfl.doctor import examine
@@ -289,7 +313,9 @@ def doctor(arguments: Arguments = None, sets: Sets = None) -> None:
 
 @app.command()
 def compare(
-    folders: Annotated[list[str], typer.Argument(metavar="DIR...", show_default=False)],
+    folders: Annotated[
+        list[str], typer.Argument(metavar="DIR...", show_default=False, help="run folders, or folders with runs")
+    ],
     form: Annotated[str | None, typer.Option("--format", help="text, markdown, latex or csv; default: by -o")] = None,
     metric: Annotated[str, typer.Option(help="a column of rounds, or a key of extras")] = "accuracy",
     at: Annotated[str, typer.Option(help="last, last3 (mean of three rounds) or best-validation")] = "last",
@@ -312,8 +338,21 @@ def _config(arguments: list[str] | None, sets: list[str] | None) -> Config:
 
 
 def _file_and_overrides(arguments: list[str] | None) -> tuple[str | None, list[str]]:
-    words = arguments or []
+    words = _checked(arguments)
     return (words[0], words[1:]) if words and "=" not in words[0] else (None, words)
+
+
+def _checked(words: list[str] | None) -> list[str]:
+    """Refuse words that look like options: keys are typed without dashes."""
+    words = words or []
+    for word, following in zip(words, [*words[1:], ""], strict=False):
+        if word.startswith("-"):
+            key, _, value = word.lstrip("-").partition("=")
+            raise InputError(
+                f"there is no option {word.partition('=')[0]}: --help lists the options; keys of the config are written"
+                f" without dashes, {key or 'key'}={value or following or 'value'}"
+            )
+    return words
 
 
 if __name__ == "__main__":

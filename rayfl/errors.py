@@ -109,6 +109,18 @@ def _described(value: Any) -> Any:
     return _Text(f"({kind})" if "\n" in text or len(text) > _MOST_OF_AN_OBJECT else text)
 
 
+def main_line(message: str) -> str:
+    """Return the line of an error message that says what went wrong: below a traceback the error, else the first line.
+
+    >>> main_line("failed in round 3:\\nTraceback ...\\n  File ...\\nValueError: no\\nonce that is fixed, ...")
+    'ValueError: no'
+    """
+    lines = message.strip().splitlines()
+    tracebacks = [number for number, line in enumerate(lines) if line.startswith("Traceback")]
+    below = lines[tracebacks[-1] + 1 :] if tracebacks else []
+    return next((line for line in [*below, *lines] if line and not line[0].isspace()), "")
+
+
 def one_line(text: str) -> str:
     """Escape line breaks and other characters that are not printable: values may come from any file."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -5,6 +5,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -48,9 +49,12 @@ def import_module_of(key: str, path: str) -> tuple[ModuleType, str]:
         return importlib.import_module(module), name
     except ModuleNotFoundError as error:
         if error.name is not None and (module == error.name or module.startswith(error.name + ".")):
+            cure = "install it, start in its folder, or put its folder on PYTHONPATH"
+            if module.endswith(".py"):
+                cure = f"leave out .py: {module.removesuffix('.py')}:{name}"
             raise InputError(
-                f"{key}={path}: cannot import {module}, there is no module '{error.name}': install it, or put its"
-                " folder on PYTHONPATH"
+                f"{key}={path}: cannot import {module}, there is no module '{error.name}' in the current folder or on"
+                f" Python's path: {cure}"
             ) from None
         raise InputError(f"{key}={path}: importing '{module}' fails: {error}") from error
     except SystemExit as left:
@@ -67,9 +71,32 @@ def reason(error: BaseException) -> str:
 
 
 def named_code(config: Config) -> dict[str, list[str]]:
-    """Return the import paths that a config names, by key."""
-    code = {key: [n for n in names if not is_object_name(n)] for key, names in _names_of_code(config).items()}
+    """Return the import paths that a config names, by key; for an entry of a list, by the key of the whole list."""
+    code: dict[str, list[str]] = {}
+    for key, names in _names_of_code(config).items():
+        code.setdefault(_of_the_list(key), []).extend(name for name in names if not is_object_name(name))
     return {key: names for key, names in code.items() if names}
+
+
+def named_again(config: Config) -> dict[str, Any]:
+    """Return the keys in which a config names code, with their values: a resume imports only code that is named."""
+    found = {}
+    tree = config.model_dump(mode="json")
+    for key in named_code(config):
+        value: Any = tree
+        for name in key.split("."):
+            value = value[name]
+        found[key] = value
+    return found
+
+
+def _of_the_list(key: str) -> str:
+    """Return the key of the list that an entry is in: an override can set only the whole list.
+
+    >>> _of_the_list("partition.features.0.kind"), _of_the_list("method.name")
+    ('partition.features', 'method.name')
+    """
+    return ".".join(takewhile(lambda name: not name.isdigit(), key.split(".")))
 
 
 def named_objects(config: Config) -> dict[str, str]:

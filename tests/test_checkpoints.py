@@ -233,8 +233,9 @@ class Net(nn.Module):
 """.replace("PATH", repr(str(tmp_path / "mended")))
     own_code("fragile", code)
     common = [*SMALL, "method.name=ditto", "model.name=fragile:Net", "training=loop", "output.checkpoint_every=1"]
-    with pytest.raises(ClientError, match=r"client \d+ failed in round \d:\nTraceback(.|\n)*the cat ate it"):
+    with pytest.raises(ClientError, match=r"client \d+ failed in round \d:\nTraceback(.|\n)*the cat ate it") as failed:
         run("a", *common, "rounds=5")
+    assert str(failed.value).endswith(f"rayfl resume {tmp_path / 'a'} model.name=fragile:Net"), "a command that works"
     (tmp_path / "mended").touch()
     assert 0 < len(load(tmp_path / "a").rounds) < 5
     with pytest.raises(

@@ -66,12 +66,18 @@ BAD = {
     "an unknown key": (["rouds=3"], r"did you mean 'rounds'"),
     "a wrong type": (["rounds=many"], r"rounds='many'"),
     "a word that is no override": (["rounds=3", "serial"], r"'serial' is not an override"),
+    "a key written as an option": (["--rounds", "3"], r"no option --rounds: .* without dashes, rounds=3$"),
+    "a config file that is not first": (["rounds=3", "mine.yaml"], r"'mine\.yaml' .* a config file is the first word"),
     "a config file that is not there": (["none.yaml"], r"none\.yaml cannot be read"),
     "YAML that is none": (["broken.yaml"], r"not valid YAML"),
     "an unknown method": (["method.name=fedavgg"], r"did you mean 'fedavg'"),
-    "an option of another method": (["method.name=fedavg", "method.mu=1"], r"method\.mu=1.*no key 'mu'"),
+    "an option of another method": (
+        ["method.name=fedavg", "method.mu=1"],
+        r"no key 'mu'; allowed with method\.name=fedavg: ",
+    ),
     "a method's option out of range": (["method.mu=-1"], r"method\.mu=-1"),
-    "a method that cannot be imported": (["method.name=not.there:X"], r"cannot import not\.there"),
+    "a method that cannot be imported": (["method.name=not.there:X"], r"cannot import not\.there.*current folder"),
+    "a file instead of a module": (["method.name=mine.py:X"], r"leave out \.py: mine:X$"),
     "a class that is no method": (["method.name=pathlib:Path"], r"not a subclass"),
     "a method that needs more clients": (["participation.count=1"], r"cohort of 1.*2 or more"),
     "an unknown model": (["model.name=digit_cnn"], r"did you mean 'digits_cnn'"),
@@ -359,6 +365,13 @@ def test_sys_exit_in_code_that_a_config_names_is_no_success_and_leaves_nothing(
     assert not (tmp_path / "runs").exists()
 
 
+def test_partition_counts_only_the_changes_within_the_run(rayfl_typed: Callable[..., Typed]) -> None:
+    features = "features: [{kind: rotation, angle: [0, 90]}], drift: [{every: 10, share: 0.5}]"
+    words = ["partition", f"partition={{kind: composed, clients: 8, {features}}}"]
+    assert "drift: 4 clients change cluster, in 2 of the rounds 10 to 20\n" in rayfl_typed(*words, "rounds=25")[1]
+    assert "drift: none in 5 rounds, the first change is in round 10\n" in rayfl_typed(*words, "rounds=5")[1]
+
+
 def test_partition_prints_every_client_and_draws_a_figure(rayfl_typed: Callable[..., Typed], tmp_path: Path) -> None:
     code, out, _ = rayfl_typed("partition", "partition.clients=8", "-o", "figure.png")
     assert code == 0
@@ -404,12 +417,13 @@ def test_methods_lists_every_method_with_its_options(rayfl_typed: Callable[..., 
     assert code == 0
     # The lines below each name, up to the next name.
     parts = dict(re.findall(r"^(\w+)  [^\n]*\n((?:    [^\n]*\n)*)", out, re.M))
+    assert "=None" not in out, "which nobody can type"
     common = set(ClusteredOptions.model_fields)
     for name, method in METHODS.items():
-        options = re.findall(r"^    method\.(\w+)=\S+", parts[name], re.M)
+        options = re.findall(r"^    method\.(\w+)=", parts[name], re.M)
         assert options == [key for key in method.Options.model_fields if key not in common], name
     for name, addon in ADDONS.items():
-        assert re.findall(rf"^    method\.{name}\.(\w+)=\S+", parts[name], re.M) == list(addon.model_fields)
+        assert re.findall(rf"^    method\.{name}\.(\w+)=", parts[name], re.M) == list(addon.model_fields)
     assert "method.tuning=utility" in parts["fedac"] and "method.finetune=False" in out and "con_cks" in out
 
 

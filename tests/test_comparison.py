@@ -341,6 +341,8 @@ def test_the_cost_to_a_target_is_that_up_to_the_first_round_that_reaches_it(tmp_
     assert (found["reached"], found["rounds_to_target"]) == (1, 2)
     assert found["mb_to_target"] == pytest.approx(6.0) and found["seconds_to_target"] == pytest.approx(1.0)
     assert "reached" not in rayfl.compare(tmp_path)
+    with pytest.raises(InputError, match=r"target=80: accuracy is at most 1; for 80 % write 0\.8$"):
+        rayfl.compare(tmp_path, target=80)
     none = row(rayfl.compare(tmp_path, target=0.99), "fedavg")
     assert none["reached"] == 0 and math.isnan(none["rounds_to_target"])
 

@@ -105,6 +105,49 @@ def test_a_method_of_ones_own_gives_the_same_tables_on_two_actors_of_which_one_i
     assert_same(serial, simulate(load_config(None, on_ray), Killer(after=2)))
 
 
+FORGETFUL = """
+from rayfl.federation import everyone
+from rayfl.methods.method import Method
+
+
+class Forgetful(Method):
+    def start(self):
+        self.state = {"model": self.fed.initial}
+        self.sums, self.constant = self.fed.initial * 0, self.fed.initial + 1
+
+    def round(self, cohort):
+        self.fed.train(cohort, start=self.eval_models())
+        self.state = {"model": self.fed.mean(cohort)}
+        self.sums += self.state["model"]
+        self.before = cohort
+
+    def eval_models(self):
+        return everyone(self.state["model"], self.fed.clients)
+"""
+
+
+def test_a_method_that_remembers_outside_its_state_is_told_that_this_is_not_saved(
+    own_code: Callable[[str, str], None], bn_module: str, tmp_path: Path
+) -> None:
+    own_code("forgetful", FORGETFUL)
+    told: list[str] = []
+
+    class Listening(Screen):
+        def warn(self, text: str) -> None:
+            told.append(text)
+
+    def run(method: str) -> list[str]:
+        told.clear()
+        folder = f"output.dir={tmp_path / method.partition(':')[0]}"
+        words = [*words_of(method, bn_module), "federation=serial", "rounds=2", folder]
+        simulate(load_config(None, words), Listening(quiet=True))
+        return [text for text in told if "in a round" in text]
+
+    (warning,) = run("forgetful:Forgetful")
+    assert "changes self.sums and self.before in a round. Checkpoints save only self.state" in warning
+    assert not any(run(method) for method in METHODS)
+
+
 @pytest.mark.parametrize("file", sorted(EXERCISES.glob("*.py")), ids=lambda path: path.stem)
 def test_every_exercise_is_short_and_the_docs_say_how_short(file: Path) -> None:
     lines = [line for line in file.read_text().splitlines() if line.strip() and not line.strip().startswith("#")]

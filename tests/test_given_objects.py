@@ -11,7 +11,7 @@ from torch import nn
 import rayfl
 from rayfl.client.task import Classification
 from rayfl.data import Dataset, PartitionKind
-from rayfl.errors import InputError
+from rayfl.errors import InputError, RayflError
 from rayfl.federation import everyone
 from rayfl.methods.options import MethodOptions
 from rayfl.object_names import is_object_name, object_of
@@ -91,6 +91,34 @@ def test_a_class_serves_as_the_model_with_its_options(run: Any) -> None:
     assert found.model(client=0).networks[0].body.out_features == 5
     assert run(model=net).model(client=0).networks[0].body.out_features == 8
     assert run(**{"model": {}, "model.name": net}).config.model.name == "python:SmallNet"
+
+
+@pytest.mark.parametrize("method", ["fedac", "fedper"])
+def test_a_network_of_one_layer_has_no_backbone_to_share(run: Any, method: str) -> None:
+    class Linear(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.only = nn.Linear(64, 10)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.only(x.flatten(1))
+
+    def accuracies(method: str) -> list[float]:
+        found = run(model=Linear, method={"name": method}, partition={"clients": 4, "kind": "dirichlet"})
+        return found.clients["accuracy"].tolist()
+
+    assert accuracies(method) == accuracies("local"), "everything is the clients' own"
+
+
+def test_an_error_says_how_to_resume_a_run_with_objects(run: Any) -> None:
+    class Broken(small_net()):  # type: ignore[misc]
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.training and len(x) == 32:
+                raise RuntimeError("a screw is loose")
+            return super().forward(x)
+
+    with pytest.raises(RayflError, match=r"rayfl\.resume\('.*', model=\.\.\.\), in Python$"):
+        run(model=Broken, training="loop", local={"steps": 1})
 
 
 def test_a_network_is_trained_from_the_weights_that_it_has(run: Any) -> None:

@@ -122,7 +122,7 @@ def test_what_is_not_there_is_told_in_one_line(tmp_path: Path) -> None:
     assert "does not exist (looked for" in fault(tmp_path / "nowhere")
     assert "was not made with save_to_disk" in fault(tmp_path)
     told = fault("owner/name")
-    assert "is no folder here, and cannot be had from the hub (Couldn't reach 'owner/name' on the Hub" in told
+    assert "is no folder here, and cannot be loaded from the hub (Couldn't reach 'owner/name' on the Hub" in told
     assert "load_dataset(...).save_to_disk(folder)" in told
     pictures(2).save_to_disk(str(tmp_path / "a"))
     assert "data.revision=main is not used" in fault(tmp_path / "a", revision="main")

@@ -1,18 +1,21 @@
 """Parts of a composed partition that are classes in a user's own file: labels, quantity and concept, by import path."""
 
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tables import assert_same
 
 from rayfl.config import load_config
 from rayfl.data import Partition
 from rayfl.errors import InputError
 from rayfl.input_tree import load_yaml
-from rayfl.launch import simulate
+from rayfl.launch import resume, simulate
+from rayfl.results import Run
 from rayfl.simulation.preparation import prepare
 from rayfl.simulation.screen import Screen
 
@@ -97,6 +100,22 @@ def test_a_part_of_ones_own_runs_in_this_process(mine: None, tmp_path: Path, par
     run = simulate(load_config(None, words(part, f"output.dir={tmp_path}")), Screen(quiet=True))
     assert run.rounds["accuracy"].notna().all() and run.clients["client"].nunique() == 10
     assert load_config(run.config.to_tree()) == run.config
+
+
+@pytest.mark.parametrize("part", [LABELS, QUANTITY, GIVEN])
+def test_a_run_with_an_own_part_is_resumed_by_the_command_that_the_refusal_shows(
+    mine: None, tmp_path: Path, part: str
+) -> None:
+    def run(name: str, rounds: int) -> Run:
+        config = load_config(None, words(part, f"rounds={rounds}", f"output.dir={tmp_path}", f"name={name}"))
+        return simulate(config, Screen(quiet=True))
+
+    path = run("with space", 2).path
+    with pytest.raises(InputError, match="names code to be imported") as error:
+        resume(path, ["rounds=3"], Screen(quiet=True))
+    command = shlex.split(error.value.lines[0].partition("name it too: ")[2])
+    assert command[:3] == ["rayfl", "resume", path] and command[-1] == "rounds=3"
+    assert_same(run("whole", 3), resume(path, command[3:], Screen(quiet=True)))
 
 
 def test_own_labels_say_who_has_which_samples(mine: None) -> None:

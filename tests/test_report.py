@@ -305,6 +305,8 @@ def test_bad_input_is_told_in_one_line(folder: Path, tmp_path: Path) -> None:
         rayfl.report(folder, tmp_path / "no" / "r.html")
     with pytest.raises(InputError, match=r"metric='acuracy'.*did you mean 'accuracy'"):
         rayfl.report(folder, tmp_path / "r.html", metric="acuracy")
+    with pytest.raises(InputError, match=r"target=80: accuracy is at most 1; for 80 % write 0\.8$"):
+        rayfl.report(folder, tmp_path / "r.html", target=80)
     with pytest.raises(InputError, match="baseline='ifca': no run is called that"):
         rayfl.report(folder, tmp_path / "r.html", baseline="ifca")
     (tmp_path / "empty").mkdir()

@@ -542,6 +542,11 @@ def test_a_folder_that_is_no_run_is_told_with_what_is_missing(finished: Path, tm
         load(tmp_path / "nowhere")
     with pytest.raises(InputError, match=r"config.yaml, clients, clusters, rounds missing; it holds runs: trial"):
         load(finished.parent)
+    (finished.parent / "sweep.json").write_text("{}")
+    with pytest.raises(
+        InputError, match=r"it holds runs: trial; the sweep itself goes on with the 'rayfl sweep' command"
+    ):
+        load(finished.parent)
     (finished / "config.yaml").unlink()
     with pytest.raises(InputError, match=r"not a run folder: config.yaml missing$"):
         load(finished)

@@ -58,3 +58,11 @@ def test_a_log_has_the_long_form() -> None:
     with screen.rounds(60):
         screen.show_round(record(1, SIZES))
     assert "K 7 (24,20,16,14,12,10,4)  ARI 0.95  0.45 s/round" in out.getvalue()
+
+
+def test_before_the_first_test_there_is_no_metric_to_show() -> None:
+    out = io.StringIO()
+    screen: Any = Screen(console=Console(file=out, width=80, highlight=False))
+    with screen.rounds(60):
+        screen.show_round(RoundRecord(1, {"seconds_total": 0.45}, {}, None, {}))
+    assert "not tested yet" in out.getvalue() and "nan" not in out.getvalue()

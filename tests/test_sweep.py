@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from rayfl.config import load_config
 from rayfl.errors import InputError, RayflError
 from rayfl.launch import simulate
 from rayfl.results import Run, load
+from rayfl.results.status import read_status
 from rayfl.simulation.screen import Screen
 from rayfl.sweeping.grid import read_grid
 from rayfl.sweeping.plan import PlannedRun, planned
@@ -155,6 +157,7 @@ def test_a_sweep_gives_the_bits_of_its_runs_one_by_one_and_is_not_done_twice(fol
     runs = {run.config.name: run for run in rayfl.load_all(folder / "runs")}
     assert sorted(runs) == ALL
     for name, run in runs.items():
+        assert f"{name}: done  accuracy {run.rounds['accuracy'].iloc[-1]:.3f}\n" in err, "of the last round"
         assert run.config.federation == "ray", "the config is the user's, wherever the clients trained"
         assert_same(alone(folder, run), run)
         assert (run.config.method.name, run.config.seed) == (name.partition("-")[0], int(name[-1]))
@@ -224,6 +227,9 @@ def test_one_failure_does_not_stop_the_rest_and_is_tried_again_only_when_asked(f
     assert "error: Fragile-seed0: method.name=fragile:Fragile failed in round 2" in err
     assert "a screw is loose" in err
     assert "1 complete, 1 failed" in err
+    assert re.search(r"^\d/2  Fragile-seed0: failed  RuntimeError: a screw is loose$", err, re.M), "not only where"
+    (told,) = [s.problem for s in map(read_status, rayfl.load_all(folder / "runs")) if s.state == "failed"]
+    assert told == "RuntimeError: a screw is loose"
     assert out.splitlines()[-1] == str(folder / "runs" / "small")
     assert load(folder / "runs/small/local-seed0").finished
     (folder / "repaired").touch()

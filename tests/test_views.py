@@ -57,6 +57,10 @@ def test_rounds_without_evaluation_are_not_in_a_curve(runs: SmallRuns) -> None:
 def test_an_unknown_metric_is_refused_with_the_nearest_name(runs: SmallRuns) -> None:
     with pytest.raises(InputError, match=r"metric='acuracy': no run has it \(did you mean 'accuracy'\?\)"):
         views.curves([runs.fedac], "acuracy")
+    assert "judgement" in runs.fedac.extras  # but not a number
+    with pytest.raises(InputError, match=r"metric='judgement': no run has it") as told:
+        views.curves([runs.fedac], "judgement")
+    assert "centre_accuracy" in str(told.value) and "judgement," not in str(told.value).partition("there are")[2]
 
 
 def test_runs_that_have_not_begun_give_empty_tables(runs: SmallRuns) -> None:

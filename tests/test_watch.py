@@ -50,7 +50,7 @@ def test_a_real_run_is_shown_from_round_to_round_until_it_is_done(tmp_path: Path
 
 
 def test_a_killed_run_ends_the_watch_with_how_to_resume_it(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "runs" / "mine", rounds=2)
+    folder = write_run(tmp_path / "runs" / "my first", rounds=2)
     holding = "import sys, time; from rayfl.results import Storage\nwith Storage(sys.argv[1]).locked(): time.sleep(99)"
     running = subprocess.Popen([sys.executable, "-c", holding, str(folder)])
     wait_until(lambda: is_locked(Storage(folder)) is True, "the lock", 30)
@@ -61,7 +61,7 @@ def test_a_killed_run_ends_the_watch_with_how_to_resume_it(tmp_path: Path) -> No
     running.wait()
     out, err = watching.communicate(timeout=60)
     assert (watching.returncode, err) == (1, "")
-    assert out.splitlines()[-1] == f"{folder} is unfinished, and no process runs it; resume it: rayfl resume {folder}"
+    assert out.splitlines()[-1] == f"{folder} is unfinished, and no process runs it; resume it: rayfl resume '{folder}'"
     assert " unfinished " in out.splitlines()[-2]
 
 

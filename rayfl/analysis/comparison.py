@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rayfl.analysis.comparison_notes import began_alike, pairing_notes, run_notes, seed_notes, test_notes
-from rayfl.analysis.measures import At, Measured, check_at, has_metric, measure, metric_names
+from rayfl.analysis.measures import At, Measured, check_at, check_target, has_metric, measure, metric_names
 from rayfl.analysis.metrics import lower_is_better
 from rayfl.analysis.statistics import LEVEL, can_tell, paired_difference, sign_flip_test, summary
 from rayfl.analysis.table_labels import TableLabels, natural_order, table_labels
@@ -68,13 +68,17 @@ def compare_runs(
     import pandas as pd
 
     check_at(at)
+    check_target(metric, target)
     if not runs:
         raise InputError("there are no runs to compare: give run folders, or folders that hold runs")
     _check_metric(runs, metric)
     notes: list[str] = []
     used = run_notes(runs, partial, notes)
     if not used:
-        raise InputError("none of the runs has finished: go on with them, or compare them as they are with partial")
+        raise InputError(
+            "none of the runs has finished: go on with them, or compare them as they are, with --partial (in Python:"
+            " partial=True)"
+        )
     labels = table_labels([run.config for run in used])
     cells = _cells(used, labels, metric, at, target, notes)
     notes += labels.notes

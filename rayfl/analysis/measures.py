@@ -43,6 +43,16 @@ def check_at(at: str) -> None:
         raise InputError(f"at={at} is not allowed: use one of {', '.join(get_args(At))}")
 
 
+def check_target(metric: str, target: float | None) -> None:
+    """Refuse a target that no run can reach, such as 80 for an accuracy of 80 %."""
+    if target is None:
+        return
+    if not math.isfinite(target):
+        raise InputError(f"target={target} is no number to reach: give one such as 0.9")
+    if is_share(metric) and target > 1:
+        raise InputError(f"target={target:g}: {metric} is at most 1; for {target:g} % write {target / 100:g}")
+
+
 def has_metric(run: "Run", metric: str) -> bool:
     """Whether the metric was measured in some round of the run."""
     return not by_round(run, metric).empty

@@ -41,7 +41,8 @@ def by_round(run: "Run", metric: str) -> "pd.Series":
 def require_metric(runs: "Sequence[Run]", metric: str) -> None:
     """Refuse a metric that none of the runs has. Runs without rounds do not count: they may get any metric later."""
     begun = [run for run in runs if len(run.rounds)]
-    known = {name for run in begun for name in [*run.rounds, *run.extras] if name not in KEYS}
+    known = {name for run in begun for name in map(str, run.rounds) if name not in KEYS}
+    known |= {name for run in begun for name in map(str, run.extras) if not by_round(run, name).empty}
     if begun and metric not in known:
         raise InputError(
             f"metric={metric!r}: no run has it{closest(metric, sorted(known))}; there are: {', '.join(sorted(known))}"

@@ -102,7 +102,7 @@ class DriftEvent(Section):
         None, ge=1, le=MOST, description="gradual: each client changes in a round drawn from `round` to this one"
     )
     every: int | None = Field(
-        None, ge=1, le=MOST, description="recurring: there, and back after so many rounds, and again"
+        None, ge=1, le=MOST, description="recurring: there, and back after this many rounds, and again"
     )
     times: int | None = Field(
         None, ge=1, le=10_000, description="recurring: how many changes in all; default: until the run ends"

@@ -97,7 +97,10 @@ class ImageKeys(DataConfig):
     """What is done with images before anything else."""
 
     size: int | None = Field(
-        None, ge=1, le=4096, description="images: make all of them so many pixels high and wide; default: as they are"
+        None,
+        ge=1,
+        le=4096,
+        description="images: resize all of them to this many pixels in height and width; default: as they are",
     )
 
 
@@ -168,7 +171,7 @@ class CsvData(FileData, TableKeys):
     """A table in a text file, a row per line."""
 
     source: Literal["csv"] = "csv"
-    separator: str = Field(",", min_length=1, max_length=1, description="csv: what stands between two values")
+    separator: str = Field(",", min_length=1, max_length=1, description="csv: the character between two values")
 
 
 class TextData(FileData):
@@ -222,7 +225,7 @@ class HuggingFaceData(ColumnKeys, ImageKeys):
     )
     label: str | None = Field(None, description="the column with the class, or the number, of each row")
     window: int | None = Field(
-        None, ge=1, le=100_000, description="predict the next character of a text from so many before it"
+        None, ge=1, le=100_000, description="predict the next character of a text from this many before it"
     )
     stride: int = Field(1, ge=1, le=MOST, description="characters between the starts of two windows")
 

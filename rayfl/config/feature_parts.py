@@ -79,10 +79,10 @@ class PlacedPart(Section):
 
 
 class RotationPart(PlacedPart):
-    """Images turned against the clock."""
+    """Images turned counter-clockwise."""
 
     kind: Literal["rotation"] = "rotation"
-    angle: _numbers(-360, 360) = Field(description=f"degrees against the clock: {VALUES}")  # type: ignore[valid-type]
+    angle: _numbers(-360, 360) = Field(description=f"degrees counter-clockwise: {VALUES}")  # type: ignore[valid-type]
 
 
 class BlurPart(PlacedPart):
@@ -189,7 +189,7 @@ class SwapPart(PlacedPart):
         | None
     ) = Field(None, description="such as [[0, 1], [2, 3]]: for all, or a list with such a list per cluster")
     random: int | None = Field(
-        None, ge=1, le=MOST, description="draw so many pairs instead; the first cluster's labels stay as they are"
+        None, ge=1, le=MOST, description="draw this many pairs instead; the first cluster's labels stay as they are"
     )
 
     @property

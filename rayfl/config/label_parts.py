@@ -44,7 +44,9 @@ class ClusterClassesKeys(Section):
     place: ClassVar[str] = "partition"
 
     classes_cluster: int = Field(3, ge=1, le=MOST, description="cluster_classes: classes of a cluster")
-    classes_client: int = Field(2, ge=1, le=MOST, description="cluster_classes: of which a client has so many")
+    classes_client: int = Field(
+        2, ge=1, le=MOST, description="cluster_classes: how many of its cluster's classes a client has"
+    )
 
     @model_validator(mode="after")
     def _possible_classes(self) -> "ClusterClassesKeys":

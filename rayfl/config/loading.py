@@ -1,5 +1,6 @@
 """YAML, dotted overrides and Python keywords in, a config out; every fault becomes a line that says what to do."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,19 +84,22 @@ def parsed_overrides(overrides: Sequence[str] | Mapping[str, Any]) -> list[tuple
 
 
 def describe_errors(
-    error: ValidationError, prefix: str, model: type[BaseModel], others: Sequence[str] = ()
+    error: ValidationError, prefix: str, model: type[BaseModel], others: Sequence[str] = (), owner: str = ""
 ) -> list[str]:
     """Turn the faults of one section, checked on its own, into lines whose keys start with `prefix`.
 
-    `others` are keys that the section has besides those of the model.
+    `others` are keys that the section has besides those of the model; `owner` says what the section belongs to.
     """
-    return [_line(e, (prefix,), model, others) for e in error.errors()]
+    return [_line(e, (prefix,), model, others, owner) for e in error.errors()]
 
 
 def _parse_override(text: str) -> tuple[str, Any]:
     key, sign, value = text.partition("=")
     if not sign or not key.strip():
-        raise InputError(f"{shown(text)} is not an override: write key=value, for example method.name=fedavg")
+        form = "write key=value without spaces, for example method.name=fedavg"
+        if text.lower().endswith((".yaml", ".yml", ".json")):
+            form = "a config file is the first word, and there is only one"
+        raise InputError(f"{shown(text)} is not an override: {form}")
     return key.strip(), load_yaml(value, f"{key.strip()}={shown(value)}: the value")
 
 
@@ -135,13 +139,17 @@ def _place(root: type[BaseModel], loc: Sequence[str | int]) -> _Place:
             name = str(rest.pop(0)).partition("=")[2]
             inside, of = sections[name], (str(key), field.annotation, name)
         elif not sections:
-            kinds = [field.annotation, *get_args(field.annotation)]
-            inside = next((k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)), None)
+            found = _section_of(field.annotation)
+            inside = None if found is BaseModel else found
     return _Place(keys, section, union)
 
 
 def _line(
-    error: ErrorDetails, prefix: tuple[str, ...] = (), root: type[BaseModel] = Config, others: Sequence[str] = ()
+    error: ErrorDetails,
+    prefix: tuple[str, ...] = (),
+    root: type[BaseModel] = Config,
+    others: Sequence[str] = (),
+    owner: str = "",
 ) -> str:
     if error["type"] == "value_error":  # our own validators say everything themselves
         return str(error["ctx"]["error"])
@@ -165,8 +173,13 @@ def _line(
                 )
         # Outside a section, `round` is meant to be `rounds`, although some sections have a key called `round`.
         hint = _inside_a_section(last) if place.section is Config and f"{last}s" not in allowed else ""
+        if place.section is Config and "." in last:
+            first, _, inner = last.partition(".")
+            where = "on the command line, in sets and in sweeps"
+            hint = f" (dotted keys are for overrides, {where}; here, write {first}: {{{inner}: ...}})"
         hint = hint or closest(last, allowed)
-        return f"{key}={shown(value)}: there is no key '{last}'{hint}; allowed: {', '.join(allowed)}"
+        where = f" with {owner}" if owner else ""
+        return f"{key}={shown(value)}: there is no key '{last}'{hint}; allowed{where}: {', '.join(allowed)}"
     if error["type"] == "literal_error":
         names = [k for k in place.keys if isinstance(k, str)]  # without the position in a list
         field = place.section.model_fields.get(names[-1]) if place.section else None
@@ -175,7 +188,31 @@ def _line(
         return f"{key}={shown(value)} is not allowed{hint}; allowed: {', '.join(allowed)}"
     if error["type"] == "missing":
         return f"{key} is missing: {error['msg'].lower()}"
-    return f"{key}={shown(value)}: {error['msg'][0].lower()}{error['msg'][1:]}"
+    if error["type"] == "model_type":
+        field = (place.section or root).model_fields.get(str(place.keys[-1])) if place.keys else None
+        first = next(iter(_section_of(field.annotation).model_fields), "") if field is not None else ""
+        means = f" (did you mean {key}.name={value}?)" if first == "name" and isinstance(value, str) else ""
+        return (
+            f"{key}={shown(value)}: input should be a mapping of keys{f', such as {key}.{first}' * bool(first)}{means}"
+        )
+    said = f"{error['msg'][0].lower()}{error['msg'][1:]}"
+    if error["type"] == "list_type" and isinstance(value, str):
+        said += f", in brackets: {key}=[{value}]"
+    if error["type"].startswith(("int_", "float_")) and _are_several(value):
+        said += "; for one run per value use 'rayfl sweep', with values such as 1,2,3 or 0..4"
+    return f"{key}={shown(value)}: {said}"
+
+
+def _are_several(value: Any) -> bool:
+    """Whether several numbers were given where a run takes one."""
+    return isinstance(value, list) or (
+        isinstance(value, str) and re.search(r"\d\s*(,|\.\.|-|:)\s*\d", value) is not None
+    )
+
+
+def _section_of(annotation: Any) -> type[BaseModel]:
+    kinds = [annotation, *get_args(annotation)]
+    return next((k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)), BaseModel)
 
 
 def _inside_a_section(name: str) -> str:
@@ -188,7 +225,8 @@ def _unknown_member(key: str, given: Any, union: Any) -> str:
     """Say which kinds or sources there are."""
     which = union_key(union)
     if not isinstance(given, Mapping):
-        return f"{key}={shown(given)}: input should be a mapping of keys, such as {key}.{which}"
+        means = f" (did you mean {key}.{which}={given}?)" if isinstance(given, str) and given in members(union) else ""
+        return f"{key}={shown(given)}: input should be a mapping of keys, such as {key}.{which}{means}"
     value = given.get(which)
     if value is None:
         return f"{key}.{which} is missing: it must be one of {', '.join(members(union))}"

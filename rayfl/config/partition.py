@@ -78,7 +78,7 @@ class TransformsPartition(ClusteredPartition):
         None,
         min_length=1,
         max_length=MOST_COPIES,
-        description="transforms by rotation: degrees against the clock, one per cluster, instead of quarter turns; "
+        description="transforms by rotation: degrees counter-clockwise, one per cluster, instead of quarter turns; "
         "[0, 180] is SR-FCA's CIFAR-10. Other than quarter turns are interpolated, black beyond the edge",
     )
     whole_per_cluster: bool | None = Field(

@@ -15,7 +15,9 @@ class PartitionConfig(Section):
     """Who gets which samples: the keys of every kind."""
 
     kind: str = Field("transforms", description="how samples are dealt, or package.module:Class")
-    clients: int | None = Field(None, ge=1, le=MOST, description="number of clients (20); natural: take only so many")
+    clients: int | None = Field(
+        None, ge=1, le=MOST, description="number of clients (20); natural: take only this many of the owners"
+    )
     test: float | Literal["official"] = Field(
         0.2,
         description="share of each client's samples kept for testing, or official: test samples come from the "

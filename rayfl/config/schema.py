@@ -21,7 +21,9 @@ class Config(Section):
 
     name: str | None = Field(None, description="name of the run's folder; default: source-method-seed and the time")
     seed: int = Field(0, ge=0, le=2**63 - 1, description="of all random numbers")  # the tables hold it as int64
-    rounds: int = Field(60, ge=1, le=MOST, description="how often clients train and the server aggregates")
+    rounds: int = Field(
+        60, ge=1, le=MOST, description="number of rounds; in each, clients train and the server aggregates"
+    )
     task: str = Field(
         "classification", description="what clients learn: classification, regression, or package.module:Class"
     )

@@ -203,6 +203,8 @@ class Federation(ABC):
 
         Clusters without clients are returned as zeros.
         """
+        if not self.layout.ranges(part):  # such as the backbone of a network that is one layer
+            return np.zeros((count, self.layout.size), np.float32)
         integer = np.ones(len(clients), np.int64) if weights is None else np.asarray(weights, np.int64)
         totals = np.bincount(clusters, integer, count).astype(np.int64)
         bits = fraction_bits(int(totals.max(initial=1)))

@@ -3,6 +3,7 @@
 It needs no contact with the running process, which may be on another machine that shares the folder.
 """
 
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -46,7 +47,8 @@ def watch(
     for status in left:
         if status.state == "unfinished":
             console.print(
-                f"{status.run.path} is unfinished, and no process runs it; resume it: rayfl resume {status.run.path}",
+                f"{status.run.path} is unfinished, and no process runs it; resume it: rayfl resume"
+                f" {shlex.quote(status.run.path)}",
                 markup=False,
                 soft_wrap=True,
             )

@@ -78,7 +78,8 @@ def method_options(config: MethodConfig) -> MethodOptions:
     try:
         return options.model_validate(config.options_among(options.model_fields))
     except ValidationError as error:
-        raise InputError(*describe_errors(error, "method", options, others=["name"])) from None
+        owner = f"method.name={config.name}"
+        raise InputError(*describe_errors(error, "method", options, others=["name"], owner=owner)) from None
 
 
 def settled_options(config: MethodConfig, rounds: int) -> MethodOptions:

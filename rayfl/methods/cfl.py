@@ -41,7 +41,10 @@ class CFLOptions(ClusteredOptions):
     weighted: bool = Field(True, description="whether the mean update weighs clients by samples")
     warmup: int = Field(10, ge=0, le=MOST, description="rounds before the first split; with clusters, between splits")
     clusters: int | None = Field(
-        None, ge=1, le=MOST_CLUSTERS, description="split until there are so many, whatever eps1 and eps2 say [K]"
+        None,
+        ge=1,
+        le=MOST_CLUSTERS,
+        description="split until there are this many clusters, whatever eps1 and eps2 say [K]",
     )
 
     @model_validator(mode="after")

@@ -43,7 +43,9 @@ class FeSEMOptions(ClusteredOptions):
         "dense", description="what is compared: the last layer, all fully connected ones (thesis 3.5.2), or everything"
     )
     starts: int = Field(10, ge=1, le=1000, description="K-means starts of a round; after the first, one is warm")
-    shots: int | None = Field(None, ge=1, le=MOST, description="cluster in so many rounds only; default: in all")
+    shots: int | None = Field(
+        None, ge=1, le=MOST, description="cluster only in this many first rounds; default: in all"
+    )
     pull: float | None = Field(
         None,
         ge=0,
@@ -129,7 +131,7 @@ class FeSEM(Clustered):
 
 
 class WeCFL(FeSEM):
-    """The same, with clients weighted by their samples in both levels."""
+    """FeSEM, with clients weighted by their samples in both levels."""
 
     paper = "thesis ch. 3, Alg. 1"
     weighted = True

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from rayfl.results.saved_models import SavedModel, SavedModels  # imports torch, which takes seconds
 
 _CONFIG = "config.yaml"
+#: The file in the folder of a sweep that lists its runs.
+SWEEP_MANIFEST = "sweep.json"
 T = TypeVar("T")
 
 
@@ -259,6 +261,8 @@ def _open(path: str | Path | Storage, needed: list[str]) -> Run:
     if missing:
         inside = [name for name in storage.list() if storage.exists(f"{name}/{_CONFIG}")]
         hint = f"; it holds runs: {', '.join(inside[:5])}{', ...' if len(inside) > 5 else ''}" if inside else ""
+        if storage.exists(SWEEP_MANIFEST):
+            hint += "; the sweep itself goes on with the 'rayfl sweep' command that started it"
         raise InputError(f"{path} is not a run folder: {', '.join(missing)} missing{hint}")
     return Run(storage)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import pyarrow as pa
 
 from rayfl.config import Config
-from rayfl.errors import RayflError, one_line
+from rayfl.errors import RayflError, main_line, one_line
 from rayfl.results.locks import is_locked
 from rayfl.results.reader import Run
 from rayfl.uris import without_secrets
@@ -136,16 +136,16 @@ def _begun(run: Run) -> float | None:
 
 
 def _failure(run: Run) -> str | None:
-    """Return the error of a failed run (the last line that its sweep has recorded); None if it did not fail."""
+    """Return the error of a failed run, in one line of what its sweep has recorded; None if it did not fail."""
     if "://" in run.path:
         return None
     folder = Path(run.path)
     try:
         with (folder.parent / FAILURES / f"{folder.name}.txt").open(encoding="utf-8", errors="replace") as file:
-            lines = file.read(_MOST_TEXT).strip().splitlines()
+            message = file.read(_MOST_TEXT)
     except OSError:
         return None
-    return one_line(without_secrets(lines[-1].strip() if lines else "it failed"))
+    return one_line(without_secrets(main_line(message) or "it failed"))
 
 
 _MOST_TEXT = 100_000

@@ -18,6 +18,8 @@ from rayfl.results import Run
 from rayfl.simulation.server import RoundRecord
 from rayfl.uris import without_secrets
 
+#: What is shown instead of a metric before the first evaluated round.
+NOT_TESTED = "not tested yet"
 _PLAIN_LINES = 50  # a log should show how a run proceeds, but not each of a thousand rounds
 _BAR, _NARROW_BAR, _NARROW = 24, 4, 120  # widths of the bar; below 120 columns, a terminal gets the narrow bar
 _TIME_LEFT = 7  # columns of hours, minutes and seconds
@@ -35,7 +37,7 @@ class Screen:
         self._task = TaskID(0)
         self._rounds = self._done = 0
         self._begin = time.monotonic()
-        self._shown = "accuracy nan"
+        self._shown = NOT_TESTED
 
     def say(self, text: str) -> None:
         """Show a line."""

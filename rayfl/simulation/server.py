@@ -20,7 +20,7 @@ from rayfl.federation import EvalModels, Mixture, Models, Overlay
 from rayfl.federation.interface import Federation
 from rayfl.federation.places import FederationState
 from rayfl.federation.presence import AFTER_TRAINING
-from rayfl.methods import create_method
+from rayfl.methods import Method, create_method
 from rayfl.models import Layout, Part
 from rayfl.own_code import reason, told_as
 from rayfl.packing import Packed, foreign, pack, refuse_other_shapes, unpack
@@ -43,6 +43,7 @@ class RoundRecord:
     extras: dict[str, Any]
     sketches: Columns | None = None  # if output.sketches asks for them
     newcomers: Columns | None = None  # in the round in which they arrive
+    warnings: tuple[str, ...] = ()
 
     def value(self, name: str) -> float | None:
         """Return a number of this round, a column of `rounds` or a key of `extras`; None if the round has none."""
@@ -87,6 +88,29 @@ def _spread(accuracy: np.ndarray) -> Columns:
     return {"accuracy_std": float(found.std()), "accuracy_worst10": float(worst.mean())}
 
 
+def _attributes(method: Method) -> dict[str, object]:
+    """Return the attributes of a method, apart from its state, in a form that shows whether they have changed."""
+    return {name: _form(value) for name, value in vars(method).items() if name != "state"}
+
+
+def _form(value: Any) -> object:
+    if isinstance(value, np.ndarray):
+        return hash(value.tobytes())
+    return repr(value) if isinstance(value, str | int | float | list | tuple | dict | set) else id(value)
+
+
+def _outside_the_state(config: Config, before: dict[str, object], after: dict[str, object]) -> tuple[str, ...]:
+    """Return a warning if a round has changed what checkpoints do not save."""
+    names = [f"self.{name}" for name, form in after.items() if name not in before or before[name] != form]
+    if not names:
+        return ()
+    return (
+        f"method.name={config.method.name} changes {' and '.join(names)} in a round. Checkpoints save only"
+        " self.state: if later rounds need the values, keep them there, or they are lost when the run is resumed or an"
+        " actor dies",
+    )
+
+
 class Server:
     """Runs the rounds of one run."""
 
@@ -98,12 +122,19 @@ class Server:
         with told_as(MethodError, f"method.name={config.method.name} cannot start"):
             self.method = create_method(config, fed)
         self._models = ModelsOfServer(self.method, fed)
+        # A user's method may change something in a round that checkpoints do not save. The first round shows it.
+        self._first = ":" in config.method.name
         self.snapshot()  # a state that cannot be saved fails now, not hours later
 
     def run_round(self, number: int) -> RoundRecord:
         """Run round `number`, counted from 1, and return its results."""
         with told_as(MethodError, f"method.name={self.config.method.name} failed in round {number}"):
-            return self._run_round(number)
+            if not self._first:
+                return self._run_round(number)
+            before = _attributes(self.method)
+            record = self._run_round(number)
+            self._first = False
+            return replace(record, warnings=_outside_the_state(self.config, before, _attributes(self.method)))
 
     def _run_round(self, number: int) -> RoundRecord:
         begin = time.perf_counter()

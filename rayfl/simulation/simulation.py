@@ -164,6 +164,8 @@ class Simulation:
             record.sketches,
             record.newcomers,
         )
+        for warning in record.warnings:
+            self._screen.warn(warning)
         self._screen.show_round(record)
         self._written, self._failures, self._recoveries = self._number, 0, []
 

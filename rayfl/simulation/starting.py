@@ -14,7 +14,7 @@ from typing import Any
 
 from rayfl.config import Config, load_config, parsed_overrides
 from rayfl.errors import CallbackError, ClientError, InputError, LostError, MethodError, RayflError
-from rayfl.own_code import exits_told, named_code
+from rayfl.own_code import exits_told, named_again, named_code, named_objects
 from rayfl.results import Run, Storage, check_tables, load, load_begun, read_stopped, written_config
 from rayfl.simulation.callbacks import Callback, Callbacks, RunFacts, make_callbacks
 from rayfl.simulation.checkpoints import Checkpoints, as_config, refuse_changes
@@ -133,7 +133,7 @@ def _carry_out(
                     resumed=found is not None,
                     passed=passed,
                 )
-                with _how_to_go_on(storage, checkpoints, stop):
+                with _how_to_go_on(storage, checkpoints, config, stop):
                     simulation.run()
     run = load(storage)
     callbacks.end(run)
@@ -142,20 +142,20 @@ def _carry_out(
 
 
 @contextmanager
-def _how_to_go_on(storage: Storage, checkpoints: Checkpoints, stop: Stop) -> Iterator[None]:
+def _how_to_go_on(storage: Storage, checkpoints: Checkpoints, config: Config, stop: Stop) -> Iterator[None]:
     """Add to every error that ends a run how to resume the run."""
     try:
         yield
     except KeyboardInterrupt:
-        raise Stopped(stop.asked or signal.SIGINT, f"stopped; {_resumable(storage, checkpoints)}") from None
+        raise Stopped(stop.asked or signal.SIGINT, f"stopped; {_resumable(storage, checkpoints, config)}") from None
     except (CallbackError, ClientError, MethodError) as error:
-        raise type(error)(f"{error}\nonce that is fixed, {_resumable(storage, checkpoints)}") from None
+        raise type(error)(f"{error}\nonce that is fixed, {_resumable(storage, checkpoints, config)}") from None
     except LostError as error:
-        raise RayflError(f"{error}; {_resumable(storage, checkpoints)}") from None
+        raise RayflError(f"{error}; {_resumable(storage, checkpoints, config)}") from None
     except OSError as error:
         raise RayflError(
             f"{storage.path} cannot be written to: {error.strerror or error}; fix that, then"
-            f" {_resumable(storage, checkpoints)}"
+            f" {_resumable(storage, checkpoints, config)}"
         ) from None
 
 
@@ -164,10 +164,11 @@ def refuse_unnamed_code(run: Run, overrides: Overrides) -> None:
     code, named = named_code(run.config), _values(overrides)
     unnamed = {key: names for key, names in code.items() if not set(names) <= _names_in(named.get(key))}
     if unnamed:
-        words = [f"{key}={_written(run.config, key)}" for key in code]
+        words = _named_again(run.config)
+        given = [] if isinstance(overrides, Mapping) else [o for o in overrides if o.partition("=")[0] not in code]
         raise InputError(
             f"the config in {run.path} names code to be imported, {' and '.join(words)}: if you trust it, name it too:"
-            f" rayfl resume {shlex.quote(run.path)} {' '.join(map(shlex.quote, words))}"
+            f" {shlex.join(['rayfl', 'resume', run.path, *words, *given])}"
         )
 
 
@@ -182,21 +183,22 @@ def _values(overrides: Overrides) -> dict[str, Any]:
 
 
 def _names_in(value: Any) -> set[str]:
-    """Return the names in an override: the value itself, or the names in a list of callbacks."""
+    """Return the names in an override: the value itself, or those in a list of callbacks or of parts."""
     entries = value if isinstance(value, list | tuple) else [value]
-    return {str(entry.get("name") if isinstance(entry, Mapping) else entry) for entry in entries}
+    return {str(entry.get("name", entry.get("kind")) if isinstance(entry, Mapping) else entry) for entry in entries}
 
 
-def _written(config: Config, key: str) -> str:
-    """Return the value of a key that names code, in the form of an override."""
-    if key == "callbacks":
-        return json.dumps([callback.model_dump() for callback in config.callbacks])
-    found: Any = config
-    for name in key.split("."):
-        found = getattr(found, name)
-    return str(found)
+def _named_again(config: Config) -> list[str]:
+    """Return the overrides that name a config's code."""
+    return [
+        f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in named_again(config).items()
+    ]
 
 
-def _resumable(storage: Storage, checkpoints: Checkpoints) -> str:
+def _resumable(storage: Storage, checkpoints: Checkpoints, config: Config) -> str:
     secrets = "; give the secrets of the URI again, they are not shown here" if storage.has_secrets else ""
-    return f"go on after round {checkpoints.round} with: rayfl resume {shlex.quote(storage.path)}{secrets}"
+    command = shlex.join(["rayfl", "resume", storage.path, *_named_again(config)])
+    if objects := named_objects(config):  # these cannot be typed
+        arguments = [f"{argument}=..." for argument in dict.fromkeys(key.partition(".")[0] for key in objects)]
+        command = f"rayfl.resume({', '.join([repr(storage.path), *arguments])}), in Python"
+    return f"go on after round {checkpoints.round} with: {command}{secrets}"

@@ -15,12 +15,12 @@ from rayfl.config import Config, load_config
 from rayfl.config.loading import config_tree
 from rayfl.errors import InputError
 from rayfl.results import Storage, load_begun
+from rayfl.results.reader import SWEEP_MANIFEST
 from rayfl.results.status import FAILURES
 from rayfl.simulation.checkpoints import as_config, refuse_changes
 from rayfl.simulation.preparation import resolve
 from rayfl.sweeping.grid import Grid, read_grid
 
-MANIFEST = "sweep.json"
 _MOST_LINES = 10
 
 State = Literal["new", "unfinished", "done", "failed"]
@@ -88,7 +88,7 @@ class SweepFolder:
             known[run.name] = run.config.to_tree()
         if faults:
             raise InputError(*faults[:_MOST_LINES])
-        self.storage.write(MANIFEST, json.dumps({"runs": known}, indent=1).encode())
+        self.storage.write(SWEEP_MANIFEST, json.dumps({"runs": known}, indent=1).encode())
 
     def state(self, run: PlannedRun) -> State:
         """Return a run's state."""
@@ -117,14 +117,16 @@ class SweepFolder:
         return f"{FAILURES}/{name}.txt"
 
     def _manifest(self) -> dict[str, Any]:
-        if not self.storage.exists(MANIFEST):
+        if not self.storage.exists(SWEEP_MANIFEST):
             return {}
         try:
-            known = json.loads(self.storage.read(MANIFEST))["runs"]
+            known = json.loads(self.storage.read(SWEEP_MANIFEST))["runs"]
         except (ValueError, KeyError, TypeError, RecursionError):
             known = None
         if not isinstance(known, dict):
-            raise InputError(f"{self.storage.path}/{MANIFEST} is damaged: restore it, or give the sweep another name")
+            raise InputError(
+                f"{self.storage.path}/{SWEEP_MANIFEST} is damaged: restore it, or give the sweep another name"
+            )
         return known
 
     def _changes(self, run: PlannedRun, then: Any) -> list[str]:
@@ -132,7 +134,7 @@ class SweepFolder:
         if not isinstance(then, Mapping):
             return [f"{where} exists and does not belong to this sweep: give the sweep another name, or move it away"]
         try:
-            refuse_changes(as_config(then, f"{self.storage.path}/{MANIFEST}"), run.config)
+            refuse_changes(as_config(then, f"{self.storage.path}/{SWEEP_MANIFEST}"), run.config)
         except InputError as error:
             return [f"{where}: {line}" for line in error.lines]
         return []

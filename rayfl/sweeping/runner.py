@@ -18,7 +18,7 @@ from typing import Any
 from rayfl.config import Config, load_config
 from rayfl.errors import RayflError
 from rayfl.simulation.opening import Opener, opened_here
-from rayfl.simulation.screen import Screen
+from rayfl.simulation.screen import NOT_TESTED, Screen
 from rayfl.simulation.server import RoundRecord
 from rayfl.simulation.signals import Stopped
 from rayfl.simulation.starting import resume, simulate
@@ -41,8 +41,9 @@ def main() -> None:
     report("ready")
     with ExitStack() as stack:
         while (order := orders.get()) is not None:
+            screen = Reporter(report)
             try:
-                _carry_out(order, Reporter(report), stack)
+                _carry_out(order, screen, stack)
             except Stopped:
                 report("stopped")
                 break
@@ -51,7 +52,7 @@ def main() -> None:
             except Exception:
                 report("failed", message=traceback.format_exc())
             else:
-                report("done")
+                report("done", shown=screen.last)
             orders.task_done()
 
 
@@ -99,6 +100,11 @@ class Reporter(Screen):
         super().__init__(quiet=True)
         self._report = report
         self._next = 0.0
+
+    @property
+    def last(self) -> str | None:
+        """The metric of the last evaluated round; None if no round was evaluated here."""
+        return None if self._shown == NOT_TESTED else self._shown
 
     def warn(self, text: str) -> None:
         """Report a warning."""

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from rayfl.config import Config
-from rayfl.errors import InputError
+from rayfl.errors import InputError, main_line
 from rayfl.host_memory import memory_here
-from rayfl.own_code import named_code
+from rayfl.own_code import named_again
 from rayfl.results import Run, Storage, load
 from rayfl.simulation.preparation import runs_here
 from rayfl.simulation.signals import GRACE, Stopped, stopping
@@ -104,7 +104,8 @@ class Scheduler:
             return
         with placed(waiting, jobs) as placement, tempfile.TemporaryDirectory(prefix="rayfl-sweep-") as logs:
             where = "in its own process" if placement.actors == 0 else f"on {placement.actors} client actors"
-            self._board.say(f"{len(waiting)} runs, up to {placement.jobs} at a time, each {where}")
+            many = f"{len(waiting)} runs, up to {placement.jobs} at a time, each"
+            self._board.say(f"{many if len(waiting) > 1 else '1 run'} {where}")
             try:
                 self._work(waiting, placement, Path(logs))
             except BaseException:
@@ -141,7 +142,7 @@ class Scheduler:
         if self._folder.state(run) == "unfinished":
             order["path"] = below(run.config.output.dir, run.name)
             # A resume must name the user's code again. The sweep's file names this code, and the user wrote that file.
-            order["overrides"] = {"rounds": run.config.rounds, **_named_again(run.config)}
+            order["overrides"] = {"rounds": run.config.rounds, **named_again(run.config)}
         self._board.set(run.name, "running")
         runner.send(run, order)
 
@@ -159,7 +160,8 @@ class Scheduler:
         elif report.event == "warning":
             self._board.say(f"{run.name}: warning: {report.what['message']}")
         elif report.event == "done":
-            self._board.set(run.name, "done", run.config.rounds)
+            # Round reports are throttled: the last of them may be from an earlier round.
+            self._board.set(run.name, "done", run.config.rounds, report.what["shown"])
             runner.run = None
         elif report.event == "failed":
             self._note_failure(run, report.what["message"])
@@ -174,7 +176,7 @@ class Scheduler:
 
     def _fail(self, name: str, message: str) -> None:
         self.failures[name] = message
-        self._board.set(name, "failed", shown=message.strip().splitlines()[0][:100] if message.strip() else "")
+        self._board.set(name, "failed", shown=main_line(message)[:100])
 
     def _stop(self) -> None:
         """Let every run finish its round and write a checkpoint; kill those that take too long."""
@@ -214,15 +216,3 @@ def _needs_no_ray(config: Config) -> bool:
     """Whether a run needs no client actors: one process on this machine can train all its clients."""
     ray = config.ray
     return runs_here(config) and ray.actors in (None, 1) and not (ray.gpu_share or ray.resources or ray.placement_group)
-
-
-def _named_again(config: Config) -> dict[str, Any]:
-    """Return the keys in which a config names code to import, as overrides for a resume."""
-    tree = config.model_dump(mode="json")
-    found = {}
-    for key in named_code(config):
-        value: Any = tree
-        for name in key.split("."):
-            value = value[name]
-        found[key] = value
-    return found

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 
 from rayfl.analysis.comparison import Comparison, compare_runs, pairs
 from rayfl.analysis.labels import Label, labels
+from rayfl.analysis.measures import check_target
 from rayfl.analysis.metrics import by_round, lower_is_better, require_metric
 from rayfl.analysis.report.charts import Look, looks
 from rayfl.analysis.table_labels import table_labels
@@ -148,8 +148,7 @@ def make_study(
     if metric is not None:
         require_metric(runs, metric)
     study = Study(runs, metric or main_metric(runs), None, target)
-    if target is not None and not np.isfinite(target):
-        raise InputError(f"target={target} is no number to reach: give one such as 0.9")
+    check_target(study.metric, target)
     methods = list(dict.fromkeys(label.method for label in study.labels))
     known = list(dict.fromkeys([*methods, *study.names]))
     if baseline is not None and baseline not in known:

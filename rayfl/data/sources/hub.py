@@ -111,7 +111,7 @@ def _from_hub(config: HuggingFaceData) -> dict[str, Any]:
         ) from None
     except OSError as error:  # also if there is no connection
         raise InputError(
-            f"{where} is no folder here, and cannot be had from the hub ({reason(error)}): check the name and the"
+            f"{where} is no folder here, and cannot be loaded from the hub ({reason(error)}): check the name and the"
             " network, or make a folder where there is one, with load_dataset(...).save_to_disk(folder), and name that"
         ) from None
     except Exception as error:
