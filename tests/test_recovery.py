@@ -228,7 +228,7 @@ def test_sys_exit_in_a_users_code_is_an_error_of_that_code_and_neither_an_end_no
     screen = Saboteur({})
     words = [f"output.dir={tmp_path}", "name=a", "method.name=fedavg", "training=loop", "rounds=3", "ray.actors=1"]
     config = load_config(None, [*words, f"federation={federation}", "output.checkpoint_every=1", word])
-    resumable = rf"once that is fixed, go on after round \d with: rayfl resume {tmp_path}/a$"
+    resumable = rf"once that is fixed, go on after round \d with: rayfl resume {tmp_path}/a {re.escape(word)}$"
     with pytest.raises(RayflError, match=told + resumable) as error:
         simulate(config, screen)
     assert error.value.exit_code == 1
@@ -257,7 +257,7 @@ class Wrong(FedAvg):
     with pytest.raises(
         MethodError,
         match=r"method\.name=wrong:Wrong failed in round 3:\nTraceback(.|\n)*KeyError: 'the cat ate it'\n"
-        rf"once that is fixed, go on after round 2 with: rayfl resume {tmp_path}/a$",
+        rf"once that is fixed, go on after round 2 with: rayfl resume {tmp_path}/a method\.name=wrong:Wrong$",
     ):
         simulate(load_config(None, words), Saboteur({}))
     (tmp_path / "mended").touch()
