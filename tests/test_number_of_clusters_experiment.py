@@ -86,10 +86,10 @@ def test_decisions_by_validation_samples_are_compared_with_those_by_training_sam
     assert saved["progress 10"].shape == saved["validated_progress 10"].shape == (12, 3)
 
     output = tmp_path / "judged.parquet"
-    rules = ["decision", "decision, validation"]
+    rules = ["decision", "decision, as asked", "decision, validation"]
     called(judge, monkeypatch, tmp_path / "evidence", "--settings", settings, "-o", output, "--rules", *rules)
     table = pd.read_parquet(output)
-    assert sorted(table["rule"]) == 2 * rules[:1] + 2 * rules[1:]
+    assert sorted(table["rule"]) == sorted(2 * rules)
     assert table.loc[table["setting"] == PLANTED, "ari"].eq(1).all(), table
     wrong = table["rule"].eq("decision") & table["setting"].eq(ALIKE)
     table.loc[wrong, ["found", "ari"]] = [3, 0.0]
@@ -97,7 +97,25 @@ def test_decisions_by_validation_samples_are_compared_with_those_by_training_sam
     called(report, monkeypatch, "--judged", output, "--validated", output, "-o", tmp_path / "RESULTS.md")
     page = (tmp_path / "RESULTS.md").read_text()
     assert "| all others | decision | 100.0% (2% .. 100%), 1 of 1 | 0.0% (0% .. 98%), 0 of 1 | 10.0 |" in page
-    assert f"| {ALIKE} | 20 | 1 | 3 (0.00) | 1 (1.00) |" in page
+    assert f"| {ALIKE} | 20 | 1 | 3 (0.00) | 1 (1.00) | 1 (1.00) |" in page
+
+
+def test_as_fedac_asks_only_clients_with_few_training_samples_are_judged_by_validation_samples(script) -> None:
+    judge, nothing = script("judge"), np.nan
+    arrays = {
+        "n_train": np.array([5, 7, 50, 19]),
+        "clients 5": np.array([0, 2, 3]),
+        "judged 5": np.array([0, 1, 2]),
+        "losses 5": np.array([[0.1, nothing], [0.2, 0.3], [0.4, 0.5]]),
+        "progress 5": np.array([[1.0, 1.0, 0.5]] * 3),
+        "validated_losses 5": np.array([[0.6, nothing], [0.7, 0.8], [nothing, nothing]]),
+        "validated_progress 5": np.array([[2.0, 1.0, 0.5]] * 2 + [[nothing, 1.0, 0.5]]),
+    }
+    losses, initial = judge.answers(arrays, 5, "utility, as asked")
+    np.testing.assert_array_equal(losses, [[0.6, nothing], [0.2, 0.3], [0.4, 0.5]])  # client 3 has no such samples
+    np.testing.assert_array_equal(initial, [2.0, 1.0, 1.0])
+    for rule, first in (("decision", 0.1), ("decision, validation", 0.6)):
+        assert judge.answers(arrays, 5, rule)[0][0, 0] == first
 
 
 def test_the_closed_loop_is_beside_one_cluster_and_the_planted_number(

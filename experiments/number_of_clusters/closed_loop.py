@@ -6,7 +6,8 @@
 A row per setting, seed and rule: the number of clusters after 20 trainings and at the end, the adjusted Rand index and
 the accuracy at the end, those of the same run with one cluster and with the planted number given, and the index of the
 same rule offline. `bic` is the second best rule, see by_points.py. With `utility, validation`, clients keep a fifth of
-their training samples for validation, and are asked about these. Rows that the table has are not computed again.
+their training samples for validation, and those with few training samples are asked about it. Rows that the table has
+are not computed again.
 """
 
 import argparse
@@ -28,7 +29,7 @@ TRAININGS, EARLY = 100, 20
 #: training samples that clients keep for validation.
 RULES = {
     "utility": ("fedac", "decision", 0.0),
-    "utility, validation": ("fedac", "decision, validation", 0.2),
+    "utility, validation": ("fedac", "decision, as asked", 0.2),
     "bic": ("by_points:Bic", "bic", 0.0),
 }
 

@@ -10,7 +10,8 @@ seed; a file that is there is not made again.
     python experiments/number_of_clusters/evidence.py -o evidence_validation --validation 0.2 [--seeds 20]
 
 With `--validation`, clients keep this share of their training samples out of training, and their losses on these
-samples are saved too, next to those on training samples. Both are of the same models, so they can be compared.
+samples are saved too, next to those on training samples, with the number of training samples of each client. Both are
+of the same models, so they can be compared.
 """
 
 import argparse
@@ -66,6 +67,8 @@ def make(config_words: list[str], path: Path, trainings: tuple[int, ...] = MARKS
     fed = SerialFederation(prepared.facts, Worker(config, prepared.dataset, prepared.partition))
     truth = prepared.partition.true_cluster
     arrays = {"truth": np.zeros(len(everybody), np.int64) if truth is None else np.asarray(truth)}
+    if fed.n_validation.any():
+        arrays["n_train"] = fed.n_train
     trained = np.zeros(len(everybody), bool)
     per_round = cohort_size(config, fed.presence, 1)
     marks = {ceil(mark * len(everybody) / per_round): mark for mark in trainings}

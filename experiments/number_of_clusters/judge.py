@@ -8,7 +8,9 @@ average linkage, told the planted number, reaches an index of 0.95 on the mean o
 first stream alone, `stability` and `agreement` at both, the others at the mean of both. `decision` is what `utility`
 decides in the course of training, as FedAC does: a verdict counts when the next one repeats it, `decided_at` says after
 how many trainings. Where clients kept validation samples, `utility, validation` and `decision, validation` are the same
-by the losses on these samples. Rows that the table has are not computed again.
+by the losses on these samples, and `utility, as asked` and `decision, as asked` by those on the samples that FedAC asks
+about: for clients with few training samples those for validation, for the others those of training. Rows that the
+table has are not computed again.
 """
 
 import argparse
@@ -27,32 +29,48 @@ from sklearn.metrics import adjusted_rand_score
 from rayfl.clustering import UsefulClusters, average_linkage, cosine_distances, find_clusters, unit, useful_clusters
 from rayfl.clustering.cuts import cut
 from rayfl.clustering.rules import RULES
-from rayfl.methods.judging import Judging
+from rayfl.methods.judging import FEW_SAMPLES, Judging
 
 SETTINGS = Path(__file__).with_name("settings.yaml")
 IDENTIFIABLE = 0.95
 UTILITY = "utility"
 DECISION = "decision"
-VALIDATION = ", validation"
+VALIDATION, AS_ASKED = ", validation", ", as asked"
 #: The most trainings between two judgements, FedAC's default.
 EVERY = 40
 #: The other rules compare many clouds at each number of clusters, so they are judged on a sample of this many clients.
 SAMPLE = 128
-ALL = [DECISION, UTILITY, DECISION + VALIDATION, UTILITY + VALIDATION, *RULES]
+ALL = [*(rule + split for split in ("", VALIDATION, AS_ASKED) for rule in (DECISION, UTILITY)), *RULES]
 
 
-def found_useful(arrays: Any, trainings: int, prefix: str) -> UsefulClusters:
+def answers(arrays: Any, trainings: int, rule: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return what the judged clients say to a rule: losses in each group of the tree, and under the initial model."""
+
+    def said(prefix: str) -> tuple[np.ndarray, np.ndarray]:
+        losses, progress = (arrays[f"{prefix}{what} {trainings}"] for what in ("losses", "progress"))
+        return losses.astype(np.float64), progress[:, 0]
+
+    if not rule.endswith((VALIDATION, AS_ASKED)):
+        return said("")
+    validated = said(VALIDATED)
+    if rule.endswith(VALIDATION):
+        return validated
+    judged, train = arrays[f"clients {trainings}"][arrays[f"judged {trainings}"]], said("")
+    asked = (arrays["n_train"][judged] < FEW_SAMPLES) & ~np.isnan(validated[1])
+    return np.where(asked[:, None], validated[0], train[0]), np.where(asked, validated[1], train[1])
+
+
+def found_useful(arrays: Any, trainings: int, rule: str) -> UsefulClusters:
     """Return the clusters that help, of the clients that were judged."""
     points, judged = arrays[f"first {trainings}"], arrays[f"judged {trainings}"]
-    losses = arrays[f"{prefix}losses {trainings}"].astype(np.float64)
-    initial = arrays[f"{prefix}progress {trainings}"][:, 0]
+    losses, initial = answers(arrays, trainings, rule)
     return useful_clusters(arrays[f"tree {trainings}"], losses, points[judged], initial)
 
 
-def utility(arrays: Any, trainings: int, prefix: str = "") -> tuple[np.ndarray, int, list[int]]:
+def utility(arrays: Any, trainings: int, rule: str = UTILITY) -> tuple[np.ndarray, int, list[int]]:
     """Return the clusters that help, of all clients: those that were not judged join the nearest."""
     points, judged = arrays[f"first {trainings}"], arrays[f"judged {trainings}"]
-    found = found_useful(arrays, trainings, prefix)
+    found = found_useful(arrays, trainings, rule)
     directions = unit(points)
     middles = np.stack([directions[judged[found.assignment == k]].mean(axis=0) for k in range(found.clusters)])
     assignment = (directions @ middles.T).argmax(axis=1)
@@ -60,7 +78,7 @@ def utility(arrays: Any, trainings: int, prefix: str = "") -> tuple[np.ndarray, 
     return assignment, found.clusters, list(found.supported)
 
 
-def decision(arrays: Any, marks: list[int], prefix: str = "") -> tuple[np.ndarray, int, list[int], int]:
+def decision(arrays: Any, marks: list[int], rule: str = DECISION) -> tuple[np.ndarray, int, list[int], int]:
     """Return the clusters of all clients after the last judgement, and after how many trainings they were decided."""
     clients = len(arrays["truth"])
     state, used, decided_at = Judging.of(clients, marks[0]), np.zeros(clients, np.int64), 0
@@ -68,23 +86,25 @@ def decision(arrays: Any, marks: list[int], prefix: str = "") -> tuple[np.ndarra
     for trainings in marks:
         seen, judged = arrays[f"clients {trainings}"], arrays[f"judged {trainings}"]
         progress, first = arrays[f"progress {trainings}"], not state.decided
-        found = found_useful(arrays, trainings, prefix)
+        found = found_useful(arrays, trainings, rule)
         if state.decide(seen[judged], found, progress, used, EVERY, trainings):
-            used[seen] = utility(arrays, trainings, prefix)[0]
+            used[seen] = utility(arrays, trainings, rule)[0]
             decided_at = trainings if first else decided_at
         supported = list(found.supported)
     return used[seen], len(np.unique(used[seen])), supported, decided_at
 
 
-def prefix_of(rule: str) -> str:
-    """Return what the names of the arrays begin with that a rule is judged on."""
-    return VALIDATED if rule.endswith(VALIDATION) else ""
+def can_judge(arrays: Any, rule: str) -> bool:
+    """Return whether the evidence has what a rule is judged on."""
+    needed = {VALIDATION: f"{VALIDATED}losses", AS_ASKED: "n_train"}
+    kind = next((needed[end] for end in needed if rule.endswith(end)), "")
+    return any(name.startswith(kind) for name in arrays.files)
 
 
 def offline(arrays: Any, trainings: int, rule: str) -> tuple[np.ndarray, int, list[int]]:
     """Return what one of the rules on sketches finds."""
     if rule.startswith(UTILITY):
-        return utility(arrays, trainings, prefix_of(rule))
+        return utility(arrays, trainings, rule)
     first, second = arrays[f"first {trainings}"], arrays[f"second {trainings}"]
     found = find_clusters(first, second, rule=rule, sample=SAMPLE)
     return found.assignment, found.clusters, list(found.supported)
@@ -100,7 +120,7 @@ def judge(path: Path, setting: dict[str, Any], rules: list[str], done: set[tuple
             last = trainings == marks[-1]
             missing = [rule for rule in rules if (name, int(seed), trainings, rule) not in done]
             missing = [rule for rule in missing if last or not rule.startswith(DECISION)]
-            missing = [rule for rule in missing if f"{prefix_of(rule)}losses {trainings}" in arrays.files]
+            missing = [rule for rule in missing if can_judge(arrays, rule)]
             if not missing:
                 continue
             truth = arrays["truth"][arrays[f"clients {trainings}"]]
@@ -111,7 +131,7 @@ def judge(path: Path, setting: dict[str, Any], rules: list[str], done: set[tuple
                 begin = time.perf_counter()
                 decided_at = 0
                 if rule.startswith(DECISION):
-                    assignment, clusters, supported, decided_at = decision(arrays, marks, prefix_of(rule))
+                    assignment, clusters, supported, decided_at = decision(arrays, marks, rule)
                 else:
                     assignment, clusters, supported = offline(arrays, trainings, rule)
                 yield {

@@ -15,6 +15,7 @@ import pandas as pd
 from scipy.stats import beta
 from settings import FACTORS, read_settings
 
+from rayfl.methods.judging import FEW_SAMPLES
 from rayfl.results import Run
 
 HERE = Path(__file__).resolve().parent
@@ -163,13 +164,23 @@ def closed(loops: pd.DataFrame) -> str:
     return table(rows, [*heads, "accuracy", "one cluster", "K given"])
 
 
+#: Three decisions on the same models, by the samples that clients are asked about.
+BY_SAMPLES = {
+    "decision": "by training samples",
+    "decision, validation": "by validation samples",
+    "decision, as asked": "as FedAC asks",
+}
+
+
 def held_out(judged: pd.DataFrame) -> str:
-    """Return how often decisions by losses on training and on validation samples are right, on the same models."""
+    """Return how often decisions by losses on different samples are right, on the same models."""
     rows = []
     few = judged["setting"].isin([name for name, setting in read_settings(SETTINGS).items() if is_few(setting)])
     for what, part in (("few samples per client", judged[few]), ("all others", judged[~few])):
-        for rule in ("decision", "decision, validation"):
+        for rule in BY_SAMPLES:
             these = part[part["rule"] == rule]
+            if not len(these):
+                continue
             planted, alone = these[(these["planted"] > 1) & these["identifiable"]], these[these["planted"] == 1]
             late = these["decided_at"].replace(0, pd.NA).dropna()
             rows.append([what, rule, shown(planted["right"]), shown(alone["right"]), f"{late.mean():.1f}"])
@@ -182,16 +193,16 @@ def is_few(setting: Mapping[str, object]) -> bool:
 
 
 def differences(judged: pd.DataFrame) -> str:
-    """Return the runs in which the two decisions of `held_out` differ in being right."""
-    decisions = judged[judged["rule"].str.startswith("decision")]
+    """Return the runs in which some of the decisions of `held_out` are right and others are not."""
+    decisions = judged[judged["rule"].isin(BY_SAMPLES)]
     wide = decisions.pivot(index=["setting", "seed"], columns="rule", values=["found", "ari", "planted", "right"])
+    rules = [rule for rule in BY_SAMPLES if rule in wide["right"]]
     rows = []
     for (setting, seed), row in wide.iterrows():
-        one, other = row["right"]["decision"], row["right"]["decision, validation"]
-        if one != other:
-            cells = [f"{int(row['found'][r])} ({row['ari'][r]:.2f})" for r in ("decision", "decision, validation")]
-            rows.append([str(setting), str(seed), str(int(row["planted"]["decision"])), *cells])
-    return table(rows, ["setting", "seed", "planted", "by training samples (ARI)", "by validation samples (ARI)"])
+        if len({bool(row["right"][rule]) for rule in rules}) > 1:
+            cells = [f"{int(row['found'][rule])} ({row['ari'][rule]:.2f})" for rule in rules]
+            rows.append([str(setting), str(seed), str(int(row["planted"][rules[0]])), *cells])
+    return table(rows, ["setting", "seed", "planted", *(f"{BY_SAMPLES[rule]} (ARI)" for rule in rules)])
 
 
 def of_loops(loops: pd.DataFrame) -> str:
@@ -303,12 +314,13 @@ def page(
         validated = marked(validated)
         parts += [
             "## By samples that nobody has trained on",
-            "Clients keep a fifth of their training samples for validation, and are asked about these samples, or about"
-            f" training samples as above: two decisions on the same models, {validated['setting'].nunique()} settings,"
-            f" seeds {', '.join(map(str, sorted(validated['seed'].unique())))}, which no constant was chosen with. Few:"
-            " about five to twenty training samples.",
+            "Clients keep a fifth of their training samples for validation, and are asked about these samples, about"
+            f" training samples as above, or as FedAC asks: those with fewer than {FEW_SAMPLES} training samples about"
+            " validation samples, the others about training samples. Three decisions on the same models,"
+            f" {validated['setting'].nunique()} settings, seeds"
+            f" {', '.join(map(str, sorted(validated['seed'].unique())))}. Few: about five to twenty training samples.",
             held_out(validated),
-            "Runs in which only one of the two is right:",
+            "Runs in which some of the three are right and others are not:",
             differences(validated),
         ]
     if loops is not None:
