@@ -95,6 +95,7 @@ def sweep(
     grid: "Mapping[str, Any] | None" = None,
     *,
     sets: "str | Sequence[str]" = (),
+    only: "str | Sequence[str]" = (),
     jobs: int | None = None,
     retry: bool = False,
     quiet: bool = False,
@@ -103,14 +104,15 @@ def sweep(
     """Carry out a grid of runs, several at a time, and return the complete ones.
 
     `config` is as in `run`, and may have a `sweep` section; `grid` has more axes: dotted keys with lists of values
-    (`{"method.name": ["fedavg", "fedac"], "seed": range(5)}`). `sets` are names of sets in the config.
-    Runs that are already complete are not run again. If some runs fail, the others are still carried out; at the end a
-    RayflError says why each of them failed.
+    (`{"method.name": ["fedavg", "fedac"], "seed": range(5)}`). `sets` are names of sets in the config, `only` a name or
+    a pattern, or several, of the runs to carry out. Runs that are already complete are not run again. If some runs
+    fail, the others are still carried out; at the end a RayflError says why each of them failed.
     """
     from rayfl.errors import RayflError
     from rayfl.sweeping.sweep import sweep as carry_out
 
-    result = carry_out(config, {**overrides, **(grid or {})}, sets=sets, jobs=jobs, retry=retry, quiet=quiet)
+    axes = {**overrides, **(grid or {})}
+    result = carry_out(config, axes, sets=sets, only=only, jobs=jobs, retry=retry, quiet=quiet)
     if result.failures:
         messages = [f"{name}: {message}" for name, message in result.failures.items()]
         raise RayflError("\n".join([f"failed runs in {result.path}:", *messages]))

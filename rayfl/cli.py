@@ -98,6 +98,14 @@ def sweep(
         ),
     ] = None,
     sets: Sets = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--only",
+            metavar="PATTERN",
+            help="only the runs with such names, as in a shell, for example 'fedac*'; may be given several times",
+        ),
+    ] = None,
     jobs: Annotated[int | None, typer.Option(help="runs at a time; default: as many as there is room for")] = None,
     retry: Annotated[bool, typer.Option("--retry", help="try runs again that failed before")] = False,
 ) -> None:
@@ -106,7 +114,7 @@ def sweep(
         from rayfl.sweeping.sweep import sweep as carry_out
 
         file, overrides = _file_and_overrides(arguments)
-        result = carry_out(file, overrides, sets=sets or (), jobs=jobs, retry=retry)
+        result = carry_out(file, overrides, sets=sets or (), only=only or (), jobs=jobs, retry=retry)
         print(f"{len(result.runs)} complete, {len(result.failures)} failed", file=sys.stderr)
         for name, message in result.failures.items():
             print(f"error: {name}: {message}", file=sys.stderr)

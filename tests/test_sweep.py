@@ -19,7 +19,7 @@ from rayfl.results import Run, load
 from rayfl.results.status import read_status
 from rayfl.simulation.screen import Screen
 from rayfl.sweeping.grid import read_grid
-from rayfl.sweeping.plan import PlannedRun, planned
+from rayfl.sweeping.plan import PlannedRun, planned, with_names
 from rayfl.sweeping.sweep import placed
 
 SMALL = """
@@ -115,6 +115,21 @@ def test_every_run_is_checked_before_any_starts(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_a_part_of_the_runs_is_chosen_by_names_and_patterns(tmp_path: Path) -> None:
+    grid = {"method.name": ["fedavg", "local"], "seed": [0, 1]}
+    runs = planned(read_grid({"output": {"dir": str(tmp_path)}, "sweep": grid}), "part")
+    for patterns, wanted in (
+        ([], ["fedavg-seed0", "fedavg-seed1", "local-seed0", "local-seed1"]),
+        (["*seed1"], ["fedavg-seed1", "local-seed1"]),
+        (["local*", "fedavg-seed0"], ["fedavg-seed0", "local-seed0", "local-seed1"]),
+    ):
+        assert [run.name for run in with_names(runs, patterns)] == wanted
+    with pytest.raises(
+        InputError, match="no run of this sweep has a name like 'seed0': the names are fedavg-seed0, fed"
+    ):
+        with_names(runs, ["local*", "seed0"])
+
+
 def test_run_says_that_a_file_with_a_grid_is_for_sweep(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(SMALL)
     with pytest.raises(InputError, match=r"a\.yaml' out with 'rayfl sweep'"):
@@ -165,8 +180,11 @@ def test_a_sweep_gives_the_bits_of_its_runs_one_by_one_and_is_not_done_twice(fol
     _, again = finish(start(folder))
     assert again.count("skipped") == 4
     assert written == {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("*.parquet")}
-    finish(start(folder, "seed=2..5", "method.name=fedavg"))  # fewer runs than cores would start a Ray
+    # Two of the runs: fewer runs than cores would start a Ray.
+    _, err = finish(start(folder, "seed=2..5", "method.name=fedavg", "--only", "*seed2", "--only", "*seed3"))
+    assert "2 complete, 0 failed" in err
     assert load(folder / "runs/small/fedavg-seed2").finished
+    assert not (folder / "runs/small/fedavg-seed4").exists()
     _, err = finish(start(folder, "local.lr=0.5"), code=2)
     assert "fedavg-seed0: local.lr=0.5: the run began with" in err
 
@@ -198,12 +216,12 @@ def _rounds(path: Path) -> list[int]:
 
 
 def test_ctrl_c_ends_the_rounds_in_hand_and_says_how_to_go_on(folder: Path) -> None:
-    process = start(folder, "rounds=2000", "seed=0", "--jobs", "1")
+    process = start(folder, "rounds=2000", "seed=0", "--jobs", "1", "--only", "fedavg*")
     first = folder / "runs/small/fedavg-seed0"
     wait_until(lambda: len(_rounds(first)) > 2, "rounds", 120)
     process.send_signal(signal.SIGINT)
     _, err = finish(process, code=130)
-    assert "go on with: rayfl sweep small.yaml" in err
+    assert "go on with: rayfl sweep small.yaml rounds=2000 seed=0 --only 'fedavg*'\n" in err
     assert "Traceback" not in err
     assert list((first / "checkpoints").glob("*.json"))
 

@@ -8,12 +8,13 @@ runs/mine/failures/*.txt      why a run failed; the run is tried again only with
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
 from rayfl.config import Config, load_config
 from rayfl.config.loading import config_tree
-from rayfl.errors import InputError
+from rayfl.errors import InputError, shown
 from rayfl.results import Storage, load_begun
 from rayfl.results.reader import SWEEP_MANIFEST
 from rayfl.results.status import FAILURES
@@ -64,6 +65,16 @@ def planned(grid: Grid, name: str) -> list[PlannedRun]:
         more = [f"... and {len(faults) - _MOST_LINES} more lines"] if len(faults) > _MOST_LINES else []
         raise InputError(*faults[:_MOST_LINES], *more)
     return runs
+
+
+def with_names(runs: Sequence[PlannedRun], patterns: Sequence[str]) -> list[PlannedRun]:
+    """Return the runs whose names match one of the patterns, as in a shell; without patterns, all runs."""
+    for pattern in patterns:
+        if not any(fnmatchcase(run.name, pattern) for run in runs):
+            some = ", ".join(run.name for run in runs[:_MOST_LINES])
+            more = f" and {len(runs) - _MOST_LINES} more" if len(runs) > _MOST_LINES else ""
+            raise InputError(f"no run of this sweep has a name like {shown(pattern)}: the names are {some}{more}")
+    return [run for run in runs if not patterns or any(fnmatchcase(run.name, pattern) for pattern in patterns)]
 
 
 def below(folder: str, name: str) -> str:

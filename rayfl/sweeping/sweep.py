@@ -23,7 +23,7 @@ from rayfl.results import Run, Storage, load
 from rayfl.simulation.preparation import runs_here
 from rayfl.simulation.signals import GRACE, Stopped, stopping
 from rayfl.sweeping.board import Board
-from rayfl.sweeping.plan import PlannedRun, SweepFolder, below, planned_sweep
+from rayfl.sweeping.plan import PlannedRun, SweepFolder, below, planned_sweep, with_names
 from rayfl.sweeping.processes import Report, Runner
 
 #: Memory of a process with torch before it has any data. Unless `jobs` is given, at most as many runners are
@@ -54,18 +54,20 @@ def sweep(
     overrides: Sequence[str] | Mapping[str, Any] = (),
     *,
     sets: str | Sequence[str] = (),
+    only: str | Sequence[str] = (),
     jobs: int | None = None,
     retry: bool = False,
     quiet: bool = False,
 ) -> SweepResult:
     """Carry out every run of a grid; with `retry`, runs that failed before are tried again.
 
-    `sets` are names of sets in the file. The folder of the sweep is named after them too.
+    `sets` are names of sets in the file. The folder of the sweep is named after them too. With `only`, a name or a
+    pattern as in a shell, or several, only the runs with such names are carried out.
     """
     if jobs is not None and jobs < 1:
         raise InputError(f"jobs={jobs}: at least one run at a time is needed")
-    sets = [sets] if isinstance(sets, str) else list(sets)
-    runs = planned_sweep(given, overrides, sets)
+    sets, only = ([names] if isinstance(names, str) else list(names) for names in (sets, only))
+    runs = with_names(planned_sweep(given, overrides, sets), only)
     storage = Storage(runs[0].config.output.dir)
     storage.check()
     storage.create()
@@ -81,8 +83,10 @@ def sweep(
             except KeyboardInterrupt as error:
                 number = error.number if isinstance(error, Stopped) else 2
                 command = "the same sweep"
-                if isinstance(given, str | Path):
-                    command = shlex.join(["rayfl", "sweep", str(given), *[word for s in sets for word in ("--set", s)]])
+                if isinstance(given, str | Path) and not isinstance(overrides, Mapping):
+                    options = [word for s in sets for word in ("--set", s)]
+                    options += [word for name in only for word in ("--only", name)]
+                    command = shlex.join(["rayfl", "sweep", str(given), *overrides, *options])
                 raise Stopped(number, f"stopped; finished runs are kept; go on with: {command}") from None
     done = [run for run in runs if run.name not in scheduler.failures]
     return SweepResult(storage.path, [load(below(run.config.output.dir, run.name)) for run in done], scheduler.failures)
