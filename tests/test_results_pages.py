@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from written_runs import write_run
 
-from rayfl.config import Config, dotted_keys
+from rayfl.config import Config, dotted_keys, load_config
 from rayfl.errors import InputError
 from rayfl.results import Run, load
 
@@ -21,12 +21,13 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "experiments"))
 
 import results
 from pages.choice import best_of, choice_lines, choices
-from pages.claims import Finding, check_claims, findings, mark_of, strength_of
+from pages.claims import Finding, check_claims, findings, mark_of, strength_of, where_of
 from pages.figures import draw, drawn
 from pages.store import Sweep, collect, collected, unpacked
 from pages.tables import beside, files_of, results_page, tables
 
 SMALL = Sweep("sr_fca/table_1", "small")
+TUNED = Sweep("fedac/figure_4", "small")
 small_configs = cache(SMALL.configs)
 
 
@@ -74,6 +75,7 @@ def test_runs_that_were_kept_before_stay_when_others_are_collected(tmp_path: Pat
     collect(SMALL, tmp_path / "kept", str(tmp_path / "there"))
     with unpacked(SMALL, tmp_path / "kept") as runs:
         kept = {run.config.method.name: run.rounds["accuracy"].iloc[-1] for run in runs}
+        assert {run.config.output.dir for run in runs} == {SMALL.folder}, "not where this machine had them"
     assert kept == pytest.approx({"sr_fca": 0.9, "fedavg": 0.8, "ifca": 0.8})
 
 
@@ -208,6 +210,36 @@ def test_a_value_is_for_a_claim_if_every_run_is_within_its_bounds(
     pick = {"pick": {"method.name": "sr_fca"}, "metric": "misclustering", "within": [0.0, 0.0]}
     (found,) = findings({"from": SMALL.name, "about": "it", **pick}, [SMALL], tmp_path / "kept")
     assert found.verdict == verdict
+
+
+def test_several_runs_of_a_seed_are_one_seed(tmp_path: Path) -> None:
+    starts = [run for run in TUNED.configs() if run.seed == 0 and run.method.options["granularity_norm"] == "l2"]
+    starts = [run for run in starts if run.method.options["tuning"] == "granularity"][:3]
+    for config in starts:
+        keys = [f"method.{key}={value}" for key, value in config.method.options.items() if key != "clusters"]
+        clusters = config.method.options["clusters"]
+        write_run(
+            tmp_path / "runs" / str(config.name),
+            "fedac",
+            overrides=[*keys, f"method.clusters={clusters}"],
+            summary={"clusters": 9},
+        )
+    collect(TUNED, tmp_path / "kept", str(tmp_path / "runs"))
+    pick = {"pick": {"method.name": "fedac"}, "metric": "clusters", "within": [8, 12]}
+    (found,) = findings({"from": TUNED.name, "about": "it", **pick}, [TUNED], tmp_path / "kept")
+    assert (found.verdict, found.seeds) == ("for", 1)
+    assert "clusters 9, 9, 9 " in found.text
+
+
+def test_two_degrees_of_the_same_skew_are_two_settings_and_not_more_seeds() -> None:
+    def where(*words: str) -> str:
+        return where_of(load_config(None, words))
+
+    one, other = (where("partition.kind=dirichlet", f"partition.alpha={alpha}") for alpha in (0.5, 0.2))
+    assert one == "digits, dirichlet 0.5, digits_cnn" != other
+    skewed = ["partition.kind=cluster_dirichlet", "partition.alpha_cluster=0.1", "partition.alpha_client=10"]
+    assert where(*skewed).startswith("digits, cluster_dirichlet 0.1 10, ")
+    assert where("partition.kind=iid").startswith("digits, iid, ")
 
 
 def test_a_typed_mark_and_an_incomplete_claim_are_refused() -> None:

@@ -12,7 +12,7 @@ from rayfl.analysis.comparison_notes import began_alike
 from rayfl.analysis.measures import by_round, is_share, measure
 from rayfl.analysis.metrics import lower_is_better
 from rayfl.analysis.statistics import can_tell, paired_difference
-from rayfl.config import dotted_keys
+from rayfl.config import Config, dotted_keys
 from rayfl.errors import InputError
 from rayfl.results import Run
 
@@ -30,6 +30,8 @@ and none is for. Everything else is not confirmed. Strength: *weak* if a finding
 fewer cannot give p < 0.05, or if the setting is reduced; the table says which."""
 
 FOR, AGAINST, OPEN = "for", "against", "open"
+#: Keys of a partition that make another setting of the same kind.
+DEGREES = ("alpha", "alpha_cluster", "alpha_client", "classes", "classes_cluster", "classes_client")
 
 
 @dataclass(frozen=True)
@@ -107,13 +109,15 @@ def _better(evidence: Mapping[str, Any], runs: Sequence[Run], sweep: Sweep) -> l
     metric, at = evidence.get("metric", "accuracy"), evidence.get("at", "last")
     ours, others = _picked(runs, evidence["better"]), _picked(runs, evidence["than"])
     groups: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    seeds: dict[str, set[int]] = defaultdict(set)
     for run in ours:
         for other in others:
             same = run.config.seed == other.config.seed and began_alike(run, other)
             if run is not other and same and _same_clusters(run, other):
                 pair = measure(run, metric, at), measure(other, metric, at)
                 if pair[0] is not None and pair[1] is not None:
-                    groups[_where(run)].append((pair[0].value, pair[1].value))
+                    groups[where_of(run.config)].append((pair[0].value, pair[1].value))
+                    seeds[where_of(run.config)].add(run.config.seed)
     found = []
     for where, pairs in sorted(groups.items()):
         scale = 100 if is_share(metric) else 1
@@ -125,17 +129,19 @@ def _better(evidence: Mapping[str, Any], runs: Sequence[Run], sweep: Sweep) -> l
         mean = [sum(column) / len(column) for column in values]
         interval = f" [{difference.low:+.2f}, {difference.high:+.2f}]" if difference.n > 1 else ""
         text = f"{evidence['about']}: {metric} {mean[0]:.2f} against {mean[1]:.2f}, {difference.mean:+.2f}{interval}"
-        found.append(Finding(f"{where} ({sweep.label})", verdict, text, difference.n, bool(sweep.set)))
+        found.append(Finding(f"{where} ({sweep.label})", verdict, text, len(seeds[where]), bool(sweep.set)))
     return found
 
 
 def _within(evidence: Mapping[str, Any], runs: Sequence[Run], sweep: Sweep) -> list[Finding]:
     low, high = evidence["within"]
     groups: dict[str, list[float]] = defaultdict(list)
+    seeds: dict[str, set[int]] = defaultdict(set)
     for run in _picked(runs, evidence["pick"]):
         values = by_round(run, evidence["metric"])
         if len(values):
-            groups[_where(run)].append(float(values.max() if evidence.get("all_rounds") else values.iloc[-1]))
+            groups[where_of(run.config)].append(float(values.max() if evidence.get("all_rounds") else values.iloc[-1]))
+            seeds[where_of(run.config)].add(run.config.seed)
     found = []
     for where, values in sorted(groups.items()):
         inside = [low <= value <= high for value in values]
@@ -143,7 +149,7 @@ def _within(evidence: Mapping[str, Any], runs: Sequence[Run], sweep: Sweep) -> l
         verdict = verdict if len(values) > 1 else OPEN
         shown = ", ".join(f"{value:.3g}" for value in values)
         text = f"{evidence['about']}: {evidence['metric']} {shown} (bounds {low:g} to {high:g})"
-        found.append(Finding(f"{where} ({sweep.label})", verdict, text, len(values), bool(sweep.set)))
+        found.append(Finding(f"{where} ({sweep.label})", verdict, text, len(seeds[where]), bool(sweep.set)))
     return found
 
 
@@ -167,9 +173,11 @@ def _same_clusters(run: Run, other: Run) -> bool:
     return len(numbers) <= 1
 
 
-def _where(run: Run) -> str:
-    config = run.config
+def where_of(config: Config) -> str:
+    """Return the setting of a run, in words: data, partition, network, and K if the method is told it."""
     kind = getattr(config.partition, "transform", None) or config.partition.kind
+    degrees = [getattr(config.partition, name, None) for name in DEGREES]
+    kind = " ".join([kind, *(f"{degree:g}" for degree in degrees if degree is not None)])
     k = config.method.options.get("clusters")
     told = f", K={k}" if k and config.method.name not in ("fedac", "cfl") else ""
     return f"{config.data.source}, {kind}, {config.model.name}{told}"

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from rayfl.config import Config
+from rayfl.config import Config, load_config
 from rayfl.errors import InputError
 from rayfl.input_tree import load_yaml
 from rayfl.results import Run, load_all
@@ -103,7 +103,7 @@ def _collect(sweep: Sweep, target: Path, where: str, before: Sequence[Run]) -> P
     rows = [
         {
             "run": Path(run.path).name,
-            "config": run.config.to_yaml(),
+            "config": _portable(run, sweep).to_yaml(),
             "fingerprints": json.dumps(run.fingerprints._asdict()) if run.fingerprints else "",
         }
         for run in runs
@@ -117,6 +117,11 @@ def _collect(sweep: Sweep, target: Path, where: str, before: Sequence[Run]) -> P
         if frames:
             _write(pd.concat(frames, ignore_index=True), target / f"{table}.parquet")
     return target
+
+
+def _portable(run: Run, sweep: Sweep) -> Config:
+    """Return the config of a run as the sweep has it, wherever the run's folder was on the machine."""
+    return load_config(run.config, {"name": Path(run.path).name, "output.dir": sweep.folder})
 
 
 def collected(results: Path) -> list[Sweep]:

@@ -116,7 +116,7 @@ def setting_lines(sweep: Sweep, runs: Sequence[Run]) -> list[str]:
     clients = values(*(c.partition.clients for c in configs))
     images = values(*(c.data.limit for c in configs if c.data.limit))
     return [
-        f"- `{sweep.command}`: {len(runs)} runs; seeds {values(*(c.seed for c in configs))};"
+        f"- `{sweep.command}`: {len(runs)} run{'s' * (len(runs) != 1)}; seeds {values(*(c.seed for c in configs))};"
         f" rounds {values(*(c.rounds for c in configs))}; clients {clients};"
         f" networks {values(*(c.model.name for c in configs))}"
         + (f"; at most {images} samples" if images else "; all samples")
