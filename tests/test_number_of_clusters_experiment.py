@@ -194,11 +194,26 @@ def test_long_runs_are_shown_with_their_clusters_over_the_rounds(script, tmp_pat
         write_run(tmp_path / f"tuned-{seed}", "fedac", seed, [0.1, 0.25, 0.5, last], **shown)
     one = {**shown, "overrides": [*words, "method.tuning=none", "method.clusters=1"]}
     write_run(tmp_path / "one", "fedac", 0, [0.75] * 4, **one)
+    without = {name: value for name, value in shown["summary"].items() if name != "clusters"}
+    write_run(tmp_path / "alone", "local", 0, [0.25] * 4, overrides=words, summary=without)
     lines = script("report").over_rounds(load_all(tmp_path)).splitlines()
     assert "K after rounds 1, 4 |" in lines[0]
     assert lines[2] == "| Dirichlet 0.1 | fedac none | 1 | 1 | 3, 3 | 75.00 | 25.00 | 50.00 |"
     both = "| 2 | 3, 3; 3, 3 | 45.83 ± 5.89 | 25.00 ± 0.00 | 50.00 ± 0.00 |"  # means of three rounds: 50 and 41.67
     assert lines[3].startswith("| Dirichlet 0.1 | fedac") and lines[3].endswith(both)
+    assert lines[4].startswith("| Dirichlet 0.1 | local |  | 1 | none, none | 25.00 |")
+
+
+def test_judgements_of_runs_with_many_clients_are_shown_with_the_clusters_in_use(script, tmp_path: Path) -> None:
+    verdict = {"trainings": 5, "clusters": 3, "supported": [2, 3], "verdict": "not yet", "limit": 2.5}
+    extras = [{}, {"judgement": verdict | {"gain": 0.25, "score": 4.0}}, {}]
+    extras += [{"judgement": verdict | {"trainings": 10, "verdict": "found", "gain": None, "score": None}}]
+    shown = {"clusters": 4, "ari": 0.75}
+    run = write_run(tmp_path / "a", "fedac", 7, [0.1, 0.2, 0.3, 0.5], extras=extras, summary=shown)
+    lines = script("report").of_judgements([run]).splitlines()
+    assert lines[2] == "| 7 | 2 | 5 | 3 (2, 3) | not yet | 25% | 4.0 (2.5) | 4 (0.75) | 4 (0.75) | 0.500 |"
+    assert lines[3] == "| 7 | 4 | 10 | 3 (2, 3) | found |  |  | 4 (0.75) | 4 (0.75) | 0.500 |"
+    assert len(lines) == 4
 
 
 def test_no_evidence_is_said_so(script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:

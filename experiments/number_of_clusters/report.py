@@ -30,6 +30,7 @@ RIGHT = 0.95
 CHOSEN = ("digits", "mnist")  # on these, constants were chosen
 FRESH = 10  # the first seed that nobody had looked at when the rule got its present form
 LONG = "fedac/number_of_clusters"  # in any of its sets
+MANY = "number_of_clusters/ten_thousand"
 
 
 def bounds(successes: int, runs: int) -> tuple[float, float]:
@@ -98,7 +99,7 @@ def over_rounds(runs: Sequence[Run]) -> str:
                 "method": " ".join([method.name, str(method.options.get("tuning", ""))]).strip(),
                 "K at the start": str(method.options.get("clusters", "")),
                 "seed": run.config.seed,
-                "K after rounds " + ", ".join(map(str, marks)): ", ".join(str(clusters.iloc[m - 1]) for m in marks),
+                "K after rounds " + ", ".join(map(str, marks)): ", ".join(_number(clusters.iloc[m - 1]) for m in marks),
                 "accuracy": 100 * tested["accuracy"].mean(),
                 "macro-F1": 100 * tested["macro_f1"].mean(),
                 "worst tenth": 100 * tested["accuracy_worst10"].mean(),
@@ -112,6 +113,34 @@ def over_rounds(runs: Sequence[Run]) -> str:
         lines.append([*map(str, key), str(len(these)), "; ".join(these[frame.columns[4]]), *figures])
     heads = ["setting", "method", "K at the start", "seeds", frame.columns[4], *frame.columns[5:]]
     return table(sorted(lines, key=lambda line: (line[0], -float(line[5].split()[0]))), heads)
+
+
+def _number(clusters: float) -> str:
+    return "none" if pd.isna(clusters) else f"{clusters:.0f}"
+
+
+def of_judgements(runs: Sequence[Run]) -> str:
+    """Return each judgement of runs with many clients, and what the clusters were after it and at the end."""
+    rows = []
+    for run in runs:
+        rounds = run.rounds.set_index("round")
+        judged = run.extras["judgement"].dropna()
+        for number, found in judged.items():
+            rows.append(
+                [
+                    str(run.config.seed),
+                    str(number),
+                    str(found["trainings"]),
+                    f"{found['clusters']} ({', '.join(map(str, found['supported']))})",
+                    found["verdict"],
+                    "" if found["gain"] is None else f"{found['gain']:.0%}",
+                    "" if found["score"] is None else f"{found['score']:.1f} ({found['limit']:.1f})",
+                    *(f"{rounds.at[at, 'clusters']} ({rounds.at[at, 'ari']:.2f})" for at in (number, rounds.index[-1])),
+                    f"{rounds['accuracy'].dropna().iloc[-1]:.3f}",
+                ]
+            )
+    heads = ["seed", "round", "trainings", "proposed (supported)", "verdict", "best gain", "score (limit)"]
+    return table(rows, [*heads, "K in use (ARI)", "at the end (ARI)", "accuracy at the end"])
 
 
 def by_factor(decisions: pd.DataFrame) -> str:
@@ -277,10 +306,10 @@ def marked(judged: pd.DataFrame) -> pd.DataFrame:
 def page(
     judged: pd.DataFrame,
     loops: pd.DataFrame | None,
-    long: Mapping[Sweep, Sequence[Run]] = MappingProxyType({}),
+    kept: Mapping[Sweep, Sequence[Run]] = MappingProxyType({}),
     validated: pd.DataFrame | None = None,
 ) -> str:
-    """Return the whole page; `long` are the kept runs of LONG, `validated` judgements on validation samples."""
+    """Return the whole page; `kept` are runs of LONG and MANY, `validated` judgements on validation samples."""
     judged = marked(judged)
     decisions = judged[judged["rule"] == "decision"]
     seconds = judged[judged["rule"] != "decision"].groupby(["rule", "clients"])["seconds"].median().unstack().round(2)
@@ -330,6 +359,14 @@ def page(
             of_loops(loops),
             closed(loops),
         ]
+    many, long = ({sweep: kept[sweep] for sweep in kept if sweep.name == name} for name in (MANY, LONG))
+    if many:
+        parts += [
+            "## 10,000 clients, of whom 1 % take part in a round",
+            "A row per judgement: what it proposed, and which clusters were in use after it and after the last round.",
+        ]
+    for sweep, runs in many.items():
+        parts += ["\n".join(setting_lines(sweep, runs)), of_judgements(runs)]
     if long:
         parts += [
             "## Where nothing is planted: CIFAR-10 in FedAC's settings",
@@ -351,10 +388,10 @@ def main() -> None:
     given = parser.parse_args()
     loops = pd.read_parquet(given.loops) if given.loops.exists() else None
     with ExitStack() as stack:
-        kept = [sweep for sweep in collected(RESULTS) if sweep.name == LONG]
-        long = {sweep: stack.enter_context(unpacked(sweep, RESULTS)) for sweep in kept}
+        sweeps = [sweep for sweep in collected(RESULTS) if sweep.name in (LONG, MANY)]
+        kept = {sweep: stack.enter_context(unpacked(sweep, RESULTS)) for sweep in sweeps}
         validated = pd.read_parquet(given.validated) if given.validated.exists() else None
-        given.output.write_text(page(pd.read_parquet(given.judged), loops, long, validated))
+        given.output.write_text(page(pd.read_parquet(given.judged), loops, kept, validated))
     print(given.output)
 
 
