@@ -32,6 +32,8 @@ class Figure:
     name: str
     sweep: str
     panels: Sequence[Panel]
+    columns: int = 4
+    height: float = 2.2  # of a row, in inches
 
 
 def _method(run: Run, name: str, cam: bool | None = None) -> bool:
@@ -105,6 +107,8 @@ FIGURES = (
                 ("K, tuned", True, lambda runs, ax: figures.tuning(runs, ax=ax)),
             )
         ],
+        columns=2,
+        height=2.8,
     ),
     Figure(
         "fedac_figure_4ab",
@@ -178,8 +182,9 @@ def name_of(figure: Figure, sweep: Sweep) -> str:
 
 def draw(figure: Figure, sweep: Sweep, results: Path, target: Path) -> str:
     """Draw one figure into a PNG without the time and the version of matplotlib in it."""
-    with unpacked(sweep, results) as runs, figures.paper_style("page", height=2.2 * -(-len(figure.panels) // 4)):
-        rows, columns = -(-len(figure.panels) // 4), min(4, len(figure.panels))
+    columns = min(figure.columns, len(figure.panels))
+    rows = -(-len(figure.panels) // columns)
+    with unpacked(sweep, results) as runs, figures.paper_style("page", height=figure.height * rows):
         sheet, axes = plt.subplots(rows, columns, layout="constrained", squeeze=False)
         for panel, ax in zip(figure.panels, axes.flat, strict=False):
             shown = [run for run in runs if panel.runs(run)]
