@@ -174,7 +174,7 @@ def _same_clusters(run: Run, other: Run) -> bool:
 
 
 def where_of(config: Config) -> str:
-    """Return the setting of a run, in words: data, partition, network, and K if the method is told it."""
+    """Return the setting of a run, in words: data, partition, network, and K if the config gives it."""
     kind = getattr(config.partition, "transform", None) or config.partition.kind
     degrees = [getattr(config.partition, name, None) for name in DEGREES]
     kind = " ".join([kind, *(f"{degree:g}" for degree in degrees if degree is not None)])
